@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from stores import failpoints
-from stores.strategies.store import Store
+from stores.strategies.store.transactions import StoreTransactions
 from stores.tests.store_process import forked, pipe
 
 DEADLINE_S = 600.0
@@ -54,16 +54,16 @@ def kill_at(failpoint: str, hit: int) -> None:
 def _stage_in_halves() -> None:
     """Let this process reach WITHIN_PUT_MANY."""
     failpoints.declare(WITHIN_PUT_MANY, "a store has staged a half of the pairs")
-    stage = Store._stage_list
+    stage = StoreTransactions._stage_list
 
-    def staged(store: Store, writes: dict[bytes, bytes | None]) -> None:
+    def staged(store: StoreTransactions, writes: dict[bytes, bytes | None]) -> None:
         pairs, middle = list(writes.items()), len(writes) // 2
         if middle:
             stage(store, dict(pairs[:middle]))
             failpoints.reach(WITHIN_PUT_MANY)
         stage(store, dict(pairs[middle:]))
 
-    Store._stage_list = staged  # type: ignore[method-assign]
+    StoreTransactions._stage_list = staged  # type: ignore[method-assign]
 
 
 def _carry_out(connection: Connection, call: Callable[..., object], arguments: tuple[object, ...]) -> None:

@@ -37,8 +37,9 @@ def task_over(
     folder: Path, log: KafkaChangelog, backend: str = INDEXED, batches: bool = False, *, exactly_once: bool = True
 ) -> StreamTask:
     guarantee = EXACTLY_ONCE if exactly_once else AT_LEAST_ONCE
-    settings = {"batches": batches, "commit_every_records": RECORDS_PER_COMMIT}
-    return counting_task(folder, log, backend, guarantee=guarantee, **settings)
+    return counting_task(
+        folder, log, backend, guarantee=guarantee, batches=batches, commit_every_records=RECORDS_PER_COMMIT
+    )
 
 
 def work(folder: Path, backend: str = INDEXED, batches: bool = False, *, exactly_once: bool = True) -> None:

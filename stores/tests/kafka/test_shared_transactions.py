@@ -25,7 +25,7 @@ from stores.interface import TopicPartition
 from stores.tasks import TaskContext
 from stores.tests.kafka.fresh import fresh_changelog
 from stores.tests.kafka.sharing_worker import SILENT_S, SharingWorker, committed_outputs
-from stores.tests.tasks.setup import crashing_at
+from stores.tests.tasks.setup import crashing_at, over_both_forms
 from stores.tests.tasks.sharing import INPUTS, KEYS, expected, feed_both, offsets, sharing_task, sharing_tasks, state
 
 pytestmark = pytest.mark.kafka
@@ -47,29 +47,31 @@ def prepared(broker: Broker) -> None:
         time.sleep(0.5)
 
 
-def begun(zombie: SharingWorker) -> None:
-    zombie.open_all()
+def begun(zombie: SharingWorker, batches: bool = False) -> None:
+    zombie.open_all(batches=batches)
     for task in zombie.tasks:
         task.run(UNCOMMITTED)
 
 
-def take_over(folder: Path, broker: Broker) -> None:
+def take_over(folder: Path, broker: Broker, batches: bool = False) -> None:
     """Let another worker process and commit everything. The zombie does not poll, so the group removes it."""
     with SharingWorker(folder, broker.address, "successor") as successor:
-        successor.open_all()
+        successor.open_all(batches=batches)
         assert offsets(successor.tasks) == [0, 0]
         for task in successor.tasks:
             task.run()
         successor.tasks[0].commit()
 
 
-@pytest.mark.parametrize("knows", [True, False])
-def test_a_zombie_whose_tasks_have_moved_commits_nothing(tmp_path: Path, broker: Broker, knows: bool) -> None:
+@pytest.mark.parametrize(("knows", "batches"), [(True, False), (False, True)])
+def test_a_zombie_whose_tasks_have_moved_commits_nothing(
+    tmp_path: Path, broker: Broker, knows: bool, batches: bool
+) -> None:
     """Its client knows that the group has removed it, or not yet: the process was stopped, say."""
     prepared(broker)
     with SharingWorker(tmp_path, broker.address, "zombie", polls_within_s=SILENT_S) as zombie:
-        begun(zombie)
-        take_over(tmp_path, broker)
+        begun(zombie, batches)
+        take_over(tmp_path, broker, batches)
         if knows:
             zombie.member._look()
         with pytest.raises(ChangelogTimeoutError):
@@ -151,13 +153,14 @@ def test_records_that_a_zombie_sends_do_not_hide_the_commits_of_its_successor(tm
     assert committed_outputs(broker.address, NUMBER) == EXPECTED
 
 
+@over_both_forms
 def test_a_task_that_is_closed_without_a_commit_leaves_nothing_in_the_transaction_of_the_others(
-    tmp_path: Path, broker: Broker
+    tmp_path: Path, broker: Broker, batches: bool
 ) -> None:
     """As one that the group has given to another worker. Their one producer has its records."""
     prepared(broker)
     with SharingWorker(tmp_path, broker.address, "one") as worker:
-        begun(worker)
+        begun(worker, batches)
         first, second = worker.tasks
         second.close(clean=False)
         first.run()
@@ -169,9 +172,10 @@ def test_a_task_that_is_closed_without_a_commit_leaves_nothing_in_the_transactio
     assert committed_outputs(broker.address, NUMBER) == EXPECTED
 
 
+@over_both_forms
 @pytest.mark.parametrize("took", [False, True])
 def test_a_common_commit_in_doubt_is_decided_by_the_brokers(
-    tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch, took: bool
+    tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch, took: bool, batches: bool
 ) -> None:
     """Source: KIP-588."""
     prepared(broker)
@@ -183,7 +187,7 @@ def test_a_common_commit_in_doubt_is_decided_by_the_brokers(
         raise CommitInDoubtError("the connection broke")
 
     with SharingWorker(tmp_path, broker.address, "one") as worker:
-        begun(worker)
+        begun(worker, batches)
         with monkeypatch.context() as patch:
             patch.setattr(KafkaWriter, "_commit", doubtful)
             with pytest.raises(CommitInDoubtError):

@@ -5,15 +5,27 @@ from __future__ import annotations
 import time
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 import pytest
 
 from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.kafka.testing.broker import Broker
-from stores.tests.kafka.counting import KEYS, changelog, prepared
+from stores.tests.kafka.counting import KEYS, changelog, committed_outputs, prepared
 from stores.tests.tasks.followed import follow, kept
-from stores.tests.tasks.setup import LEFT, Crash, counting_task, expected_state, feed, raising_at
+from stores.tests.tasks.setup import (
+    LEFT,
+    Crash,
+    all_raising_at,
+    counting_task,
+    expected_outputs,
+    expected_state,
+    feed,
+    over_both_forms,
+    raising_at,
+    state,
+)
 
 MORE = [1, 7, 1]
 DEADLINE_S = 600.0
@@ -37,14 +49,19 @@ def await_commits(log: KafkaChangelog, other: KafkaChangelog) -> None:
 
 
 @pytest.mark.kafka
-def test_a_standby_over_kafka_never_has_uncommitted_or_aborted_records(
-    tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
+@over_both_forms
+def test_a_standby_over_kafka_never_has_uncommitted_or_aborted_records_and_takes_over(
+    tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch, batches: bool
 ) -> None:
     # The client gets records before the commit.
     monkeypatch.setattr("stores.changelog.kafka.writer._HELD_RECORDS", 1)
     prepared(tmp_path, broker)
     with changelog(tmp_path) as log, changelog(tmp_path) as other:
-        with counting_task(tmp_path / "active", log, process=raising_at({len(KEYS) + 2})) as task:
+        poisoned = {len(KEYS) + 2}
+        failing: dict[str, Any] = {"process": raising_at(poisoned)}
+        if batches:
+            failing = {"process_batch": all_raising_at(poisoned)}
+        with counting_task(tmp_path / "active", log, **failing) as task:
             task.run(commit=True)
             with closing(counting_task(tmp_path / "other", other).standby()) as copy:
                 copy.open()
@@ -64,5 +81,8 @@ def test_a_standby_over_kafka_never_has_uncommitted_or_aborted_records(
                 await_commits(log, other)
                 follow(copy)
                 assert kept(copy) == expected_state(KEYS + MORE[:2])
-        with counting_task(tmp_path / "other", other) as task:
+        with counting_task(tmp_path / "other", other, batches=batches) as task:
             assert [(report.wiped, report.records) for report in task.restore_reports()] == [(False, 0)] * 2
+            assert task.run(commit=True) == 1
+            assert state(task, "left") == state(task, "right") == expected_state(KEYS + MORE)
+        assert committed_outputs(tmp_path, len(KEYS + MORE)) == expected_outputs(KEYS + MORE)

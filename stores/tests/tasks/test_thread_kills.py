@@ -11,11 +11,25 @@ import pytest
 
 from stores.changelog import SqliteChangelog
 from stores.tasks.task_transaction import TaskTransaction
-from stores.tests.forked_call import call_until_killed
+from stores.tests.forked_call import WITHIN_PUT_MANY, call_until_killed
 from stores.tests.tasks.sharing import ROUND, check_exactly_once, feed_both, offsets, sharing_tasks, work
 
 SECOND_COMMIT = ROUND, 2 * ROUND
 """The next input offsets before it, and after it."""
+
+
+STEPS = [
+    # The failpoint, its hit in the second commit, and whether the changelog has that commit.
+    ("task.before_log_commit", 3, False),
+    ("task.before_log_commit", 4, False),
+    ("changelog.before_commit", 2, False),
+    ("changelog.after_commit", 2, True),
+    ("task.after_log_commit", 3, True),
+    ("task.after_store_commit", 3, True),
+    ("task.between_tasks", 2, True),
+    ("task.after_log_commit", 4, True),
+    ("task.after_checkpoint", 4, True),
+]
 
 
 def prepared(folder: Path) -> None:
@@ -24,27 +38,20 @@ def prepared(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("failpoint", "hit", "committed"),
+    ("batches", "failpoint", "hit", "committed"),
     [
-        ("task.before_log_commit", 3, False),
-        ("task.before_log_commit", 4, False),
-        ("changelog.before_commit", 2, False),
-        ("changelog.after_commit", 2, True),
-        ("task.after_log_commit", 3, True),
-        ("task.after_store_commit", 3, True),
-        ("task.between_tasks", 2, True),
-        ("task.after_log_commit", 4, True),
-        ("task.after_checkpoint", 4, True),
+        (True, WITHIN_PUT_MANY, 1, False),
+        *((batches, *step) for batches in (False, True) for step in STEPS),
     ],
 )
 def test_a_kill_at_any_step_leaves_both_tasks_at_one_commit(
-    tmp_path: Path, failpoint: str, hit: int, committed: bool
+    tmp_path: Path, batches: bool, failpoint: str, hit: int, committed: bool
 ) -> None:
     """Source: KIP-447; KIP-844, "StateStore changes"."""
     prepared(tmp_path)
-    assert call_until_killed(work, tmp_path, failpoint, hit)
+    assert call_until_killed(work, tmp_path, failpoint, hit, batches)
     with SqliteChangelog(tmp_path / "log.sqlite") as log:
-        tasks = sharing_tasks(tmp_path, log)
+        tasks = sharing_tasks(tmp_path, log, batches=batches)
         assert offsets(tasks) == [SECOND_COMMIT[committed]] * 2
         for task in tasks:
             task.close()

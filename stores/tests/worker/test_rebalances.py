@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from stores.tests.worker.places import Place, expected_counts
-from stores.tests.worker.worker_process import IDLE, WorkerProcess
+from stores.tests.worker.worker_process import BATCHED, COUNTING, IDLE, WorkerProcess, over_both_forms
 
 FIRST = ["to", "be", "or", "not", "to", "be", "that", "is", "the", "question"] * 3
 SECOND = ["whether", "to", "be", "is", "nobler"] * 4
@@ -26,26 +26,33 @@ def finish(place: Place, worker: WorkerProcess) -> None:
     check_exactly_once(place)
 
 
+DIES_AT = [
+    "group.before_revoke",
+    "task.before_log_commit",
+    "changelog.before_commit",
+    "changelog.after_commit",
+    "task.after_log_commit",
+    "task.after_store_commit",
+    "group.after_revoke",
+]
+
+
 @pytest.mark.parametrize(
-    "dies_at",
-    [
-        "group.before_revoke",
-        "task.before_log_commit",
-        "changelog.before_commit",
-        "changelog.after_commit",
-        "task.after_log_commit",
-        "task.after_store_commit",
-        "group.after_revoke",
-    ],
+    ("dies_at", "application"),
+    [*((each, COUNTING) for each in DIES_AT), *((each, BATCHED) for each in DIES_AT[2:5:2])],
 )
-def test_a_worker_killed_while_it_releases_tasks_repeats_and_loses_no_output(place: Place, dies_at: str) -> None:
+def test_a_worker_killed_while_it_releases_tasks_repeats_and_loses_no_output(
+    place: Place, dies_at: str, application: str
+) -> None:
     """Source: KIP-129; KIP-429; KIP-447."""
     place.feed(FIRST)
     settings = {**place.properties(), **NEVER}
-    with WorkerProcess(place.folder, "first", settings, dies_at=dies_at, in_rebalance=True) as first:
+    with WorkerProcess(
+        place.folder, "first", settings, application=application, dies_at=dies_at, in_rebalance=True
+    ) as first:
         first.await_line(f"4 {IDLE}")
         assert place.counted() == []
-        with WorkerProcess(place.folder, "second", place.properties()) as second:
+        with WorkerProcess(place.folder, "second", place.properties(), application=application) as second:
             assert first.ended() == -9, first.errors
             finish(place, second)
 
@@ -59,11 +66,13 @@ def test_a_worker_killed_when_it_gets_tasks_repeats_and_loses_no_output(place: P
         finish(place, first)
 
 
-def test_a_worker_that_leaves_gives_its_tasks_to_the_others(place: Place) -> None:
+@over_both_forms
+def test_a_worker_that_leaves_gives_its_tasks_to_the_threads_of_another_one(place: Place, application: str) -> None:
     place.feed(FIRST)
-    with WorkerProcess(place.folder, "first", {**place.properties(), **NEVER}) as first:
+    threads = {**place.properties(), "num.stream.threads": "2"}
+    with WorkerProcess(place.folder, "first", {**threads, **NEVER}, application=application) as first:
         first.await_line(f"4 {IDLE}")
-        with WorkerProcess(place.folder, "second", {**place.properties(), "num.stream.threads": "2"}) as second:
+        with WorkerProcess(place.folder, "second", threads, application=application) as second:
             first.await_line("2 tasks")
             second.await_line(f"2 {IDLE}")
             assert first.terminate() == 0, first.errors

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pytest
 
 from stores.tests.worker.places import KafkaPlace, Place, expected_counts
-from stores.tests.worker.worker_process import IDLE, WorkerProcess
+from stores.tests.worker.worker_process import BATCHED, IDLE, WorkerProcess, over_both_forms
 from stores.worker.__main__ import FAILED
 
 FIRST = ["to", "be", "or", "not", "to", "be", "that", "is", "the", "question"] * 3
@@ -43,19 +43,22 @@ def finish(place: Place, worker: WorkerProcess) -> None:
         "task.after_checkpoint",
     ],
 )
-def test_a_worker_killed_in_a_common_commit_repeats_and_loses_no_output(kafka_place: KafkaPlace, dies_at: str) -> None:
+@over_both_forms
+def test_a_worker_killed_in_a_common_commit_repeats_and_loses_no_output(
+    kafka_place: KafkaPlace, dies_at: str, application: str
+) -> None:
     """The next one has its name, so that it aborts the open transaction. Source: KIP-447; KIP-345."""
     place = kafka_place
     place.feed([])
     settings = {**sharing(place), "group.instance.id": "one"}
-    with WorkerProcess(place.folder, "first", {**settings, **NEVER}, dies_at=dies_at) as first:
+    with WorkerProcess(place.folder, "first", {**settings, **NEVER}, dies_at=dies_at, application=application) as first:
         first.await_line(f"4 {IDLE}")
         place.feed(FIRST)
         first.await_caught_up(4)
         assert place.counted() == []
         first.send(signal.SIGTERM)
         assert first.ended() == -signal.SIGKILL, first.errors
-    with WorkerProcess(place.folder, "second", settings) as second:
+    with WorkerProcess(place.folder, "second", settings, application=application) as second:
         finish(place, second)
 
 
@@ -92,9 +95,12 @@ def test_tasks_that_move_are_committed_with_the_others_before(place: Place) -> N
             finish(place, second)
 
 
-def test_an_exception_of_one_task_commits_nothing_of_the_others_and_the_next_worker_repeats_them(place: Place) -> None:
+@over_both_forms
+def test_an_exception_of_one_task_commits_nothing_of_the_others_and_the_next_worker_repeats_them(
+    place: Place, application: str
+) -> None:
     place.feed([])
-    with WorkerProcess(place.folder, "first", {**sharing(place), **NEVER}) as first:
+    with WorkerProcess(place.folder, "first", {**sharing(place), **NEVER}, application=application) as first:
         first.await_line(f"4 {IDLE}")
         place.feed(FIRST)
         first.await_caught_up(4)
@@ -102,7 +108,8 @@ def test_an_exception_of_one_task_commits_nothing_of_the_others_and_the_next_wor
         assert first.ended() == FAILED
         assert "this word can't be counted" in first.errors
     assert place.counted() == []
-    with WorkerProcess(place.folder, "second", sharing(place), application=f"{MODULE}:skipping") as second:
+    skipping = f"{MODULE}:skipping_batched" if application == BATCHED else f"{MODULE}:skipping"
+    with WorkerProcess(place.folder, "second", sharing(place), application=skipping) as second:
         finish(place, second)
 
 

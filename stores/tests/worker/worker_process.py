@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
 
+import pytest
+
 from stores import failpoints
 from stores.changelog import interface
 
@@ -21,7 +23,12 @@ SESSION = dict.fromkeys(["session.timeout.ms", "max.poll.interval.ms"], str(roun
 """Settings for a session that is longer than any wait of a test: what comes before its end did not wait for it."""
 IDLE = r"tasks, [\d,]+ records/s, lag 0$"
 """A status line without a restore and without anything to do."""
-_COUNTING = "stores.tests.worker.counting_app:app"
+_APPLICATIONS = "stores.tests.worker.counting_app"
+COUNTING = f"{_APPLICATIONS}:app"
+BATCHED = f"{_APPLICATIONS}:batched"
+"""The application that gets batches."""
+over_both_forms = pytest.mark.parametrize("application", [COUNTING, BATCHED], ids=["records", "batches"])
+"""Run a test with the application that counts record by record, and with the one that gets batches."""
 _STATUS = re.compile(r"[\w.-]+: (queries at \S+, )?\d+ tasks")
 _REPORT_CHARACTERS = 3_000
 
@@ -41,7 +48,7 @@ class WorkerProcess:
         name: str,
         properties: Mapping[str, str],
         *,
-        application: str = _COUNTING,
+        application: str = COUNTING,
         dies_at: str = "",
         in_rebalance: bool = False,
         verbose: bool = False,
