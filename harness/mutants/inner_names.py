@@ -20,7 +20,7 @@ from harness.mutants.mutant import (
     only,
 )
 from stores.batch.buffer import IndexedBatch, Layer
-from stores.changelog import sqlite, sqlite_writer
+from stores.changelog import batches
 from stores.changelog.files import partition_log
 from stores.files import store_directory
 from stores.spark import task as query_task
@@ -59,16 +59,18 @@ def _nothing_noted(patches: Patches, subject: str) -> None:
 
 
 @mutant(
-    "the checksum of a tombstone in the changelog is not verified",
+    "the checksum of a batch with a tombstone in the changelog is not verified",
     LibraryTest("few flipped bits hit a tombstone, and fewer make it delete another key"),
 )
 def _tombstone_unchecked(patches: Patches, subject: str) -> None:
-    """No seam: a changelog verifies a record between its own query and ``read``."""
+    """No seam: a changelog verifies a batch between its own query and ``read``."""
+    is_sound = batches.is_sound
 
-    def mutated(given: Any, offset: Any, key: Any, value: Any, *rest: Any) -> bool:
-        return value is None or sqlite_writer.is_sound(given, offset, key, value, *rest)
+    def mutated(number: Any, count: Any, transaction: Any, time_ms: Any, content: Any) -> bool:
+        has_null_value = isinstance(content, bytes) and len(content) > 4 and bool(content[4] & 0x80)
+        return has_null_value or is_sound(number, count, transaction, time_ms, content)
 
-    patches.replace_inner(sqlite, "is_sound", mutated)
+    patches.replace_inner(batches, "is_sound", mutated)
 
 
 @mutant("a batch that is tried again gets another version", QueryDetection("worker killed"))

@@ -45,7 +45,7 @@ def rolled_back_not_reopened(folder: Path, changes: Patch) -> None:
 
 
 def tombstone_unchecked(folder: Path, changes: Patch) -> None:
-    test_checksums.test_a_damaged_tombstone_is_detected(folder, "key = x'6b39'")
+    test_checksums.test_a_damaged_tombstone_is_detected(folder, "time_ms = 1")
 
 
 def range_of_512(folder: Path, changes: Patch) -> None:

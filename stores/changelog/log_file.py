@@ -110,9 +110,9 @@ class WriterLock:
 
 
 BUSY_TIMEOUT_S = 30.0
-ROWS_PER_INSERT = 32
-"""Rows per statement; per-statement costs vanish beyond about 20, and a statement's text stays short."""
 WAL_BYTES_KEPT = 64 * 1024 * 1024
+CHECKPOINT_PAGES = 4_000
+"""The length of the WAL from which on a commit copies it into the file: 16 MB."""
 
 
 class LogFile:
@@ -231,12 +231,11 @@ class LogFile:
         self.is_open, self._forked = False, True
 
     def _connect(self) -> Connection:
-        writer = connect(self.path, timeout_s=self._timeout_s, cached_statements=4 * ROWS_PER_INSERT)
+        writer = connect(self.path, timeout_s=self._timeout_s)
         try:
             check_schema(self.path, writer)
             write_ahead(writer, self._durability)
-            # An insert of many rows has a statement journal, which would be written to disk several times.
-            writer.execute("pragma temp_store = memory")
+            writer.execute(f"pragma wal_autocheckpoint = {CHECKPOINT_PAGES}").fetchone()
             writer.execute(f"pragma journal_size_limit = {WAL_BYTES_KEPT}").fetchone()
             if self._durability is Durability.DISK:
                 keep_log(writer, self.path)
@@ -301,6 +300,7 @@ _ADVICE = {
     "SQLITE_CORRUPT": "It is damaged: restore a complete copy without a -wal file of another one, or remove it to "
     "start with an empty log",
     "SQLITE_READONLY": "Allow writing to the file and its folder",
+    "SQLITE_CONSTRAINT": "Nothing was written: begin another changelog for further records or partitions",
     "SQLITE_CANTOPEN": "Create its folder, allow writing there, or choose another path",
     "SQLITE_IOERR": "Nothing was written: check the disk and try again",
 }

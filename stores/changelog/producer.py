@@ -23,7 +23,7 @@ from stores.interface import TopicPartition
 FIELDS_PER_RECORD = 4
 
 Pending = list[Any]
-"""Records in a flat list: key, value, timestamp in milliseconds, headers or None. SQLite binds a flat list fastest."""
+"""Records in a flat list: key, value, timestamp in milliseconds, headers or None. A column is one slice of it."""
 
 GroupOffsets = Mapping[tuple[str, TopicPartition], int]
 

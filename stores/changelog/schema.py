@@ -1,6 +1,7 @@
 """The changelog's SQLite file: its tables, its recognition, and its creation.
 
-Print its contents with ``sqlite3 FILE "select * from records"``, ``... from partitions"``, ``... from transactions"``.
+Print its contents with ``txstores dump FILE``, and what is in its views with ``sqlite3 FILE "select * from batches"``,
+``... from partitions"``, ``... from transactions"``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from stores.interface import Durability
 
 APPLICATION_ID = 0x6C6F6731
 """Spells "log1" in the file's header; ``file`` and ``pragma application_id`` show it."""
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 SCHEMA = """
 create table topic (
@@ -34,24 +35,22 @@ create table topic (
     partitions integer not null
 );
 create table topic_partition (
+    partition_id integer primary key,
     topic_id integer not null references topic,
     partition integer not null,
     start_offset integer not null default 0,  -- what truncation has left begins here
     next_offset integer not null default 0,   -- the next record goes here
-    primary key (topic_id, partition)
-) without rowid;
-create table record (
-    topic_id integer not null,
-    partition integer not null,
-    offset integer not null,
+    unique (topic_id, partition),
+    constraint "a changelog has up to 131,071 partitions" check (partition_id < 1 << 17),
+    constraint "a partition has up to 2^46 records" check (next_offset <= 1 << 46)
+);
+create table batch (                          -- see stores/changelog/batches.py
+    batch_id integer primary key,             -- partition_id << 46 | the offset of the first record
+    count integer not null,                   -- the number of records
     transaction_id integer not null,          -- 0: committed as it was written, else see transactions
-    key blob,
-    value blob,                               -- null: a tombstone
-    timestamp_ms integer not null,            -- since 1970, -1: unknown
-    headers text,                             -- JSON, [[name, content in Latin-1], ...]
-    checksum integer not null,                -- see stores/changelog/sqlite_writer.py
-    primary key (topic_id, partition, offset)
-) without rowid;
+    time_ms integer not null,                 -- the lowest timestamp of the records, since 1970, -1: unknown
+    content blob not null                     -- a checksum, and the records
+);
 create table producer (
     transactional_id text primary key,
     epoch integer not null                    -- only the producer with this epoch may write
@@ -65,11 +64,10 @@ create table log_transaction (                -- a transaction that is not here 
 create index open_transaction on log_transaction (transactional_id) where state = 'OPEN';
 create table transaction_range (              -- where an open or aborted transaction has records
     transaction_id integer not null references log_transaction,
-    topic_id integer not null,
-    partition integer not null,
+    partition_id integer not null references topic_partition,
     first_offset integer not null,
     last_offset integer not null,
-    primary key (transaction_id, topic_id, partition)
+    primary key (transaction_id, partition_id)
 ) without rowid;
 create table group_offset (
     consumer_group text not null,
@@ -79,28 +77,31 @@ create table group_offset (
     primary key (consumer_group, topic, partition)
 ) without rowid;
 create table cleaning (                       -- see stores/changelog/sqlite_writer.py
-    topic_id integer not null references topic,
-    partition integer not null,
+    partition_id integer primary key references topic_partition,
     clean_offset integer not null,            -- records before it are the last of their keys among themselves
-    kept_records integer not null,            -- how many these were
-    primary key (topic_id, partition)
-) without rowid;
+    kept_records integer not null             -- how many these were
+);
 create view partitions as
     select topic, p.partition, p.start_offset, p.next_offset,
            coalesce((select min(r.first_offset)
                      from log_transaction t cross join transaction_range r using (transaction_id)
-                     where t.state = 'OPEN' and r.topic_id = p.topic_id and r.partition = p.partition),
+                     where t.state = 'OPEN' and r.partition_id = p.partition_id),
                     p.next_offset) as last_stable_offset
     from topic_partition p join topic using (topic_id);
 create view transactions as
     select transaction_id, t.state, t.transactional_id, t.epoch, topic, partition, first_offset, last_offset
-    from log_transaction t left join transaction_range using (transaction_id) left join topic using (topic_id);
-create view records as
-    select topic, partition, offset, coalesce(t.state, 'COMMITTED') as state,
-           case when timestamp_ms >= 0
-                then strftime('%Y-%m-%dT%H:%M:%fZ', timestamp_ms / 1000.0, 'unixepoch') end as time,
-           timestamp_ms, key, value, headers, transaction_id
-    from record join topic using (topic_id) left join log_transaction t using (transaction_id);
+    from log_transaction t left join transaction_range using (transaction_id)
+    left join topic_partition using (partition_id) left join topic using (topic_id);
+create view batches as
+    select topic, partition, batch_id & (1 << 46) - 1 as base_offset, count, coalesce(t.state, 'COMMITTED') as state,
+           case when time_ms >= 0
+                then strftime('%Y-%m-%dT%H:%M:%fZ', time_ms / 1000.0, 'unixepoch') end as time,
+           time_ms, length(content) as bytes, transaction_id, batch_id, content
+    from batch left join topic_partition on partition_id = batch_id >> 46 left join topic using (topic_id)
+    left join log_transaction t using (transaction_id);
+create view sizes as
+    select topic, partition, count(*) as batches, sum(count) as records, sum(bytes) as bytes
+    from batches group by topic, partition;
 create view consumer_groups as select * from group_offset;
 """
 
@@ -223,7 +224,7 @@ def _put(new: Path, path: Path) -> None:
 def _build(path: Path) -> None:
     connection = connect(path)
     try:
-        connection.execute("pragma page_size = 16384")
+        connection.execute("pragma page_size = 4096")
         run_script(
             connection,
             f"begin; {SCHEMA} pragma application_id = {APPLICATION_ID}; "

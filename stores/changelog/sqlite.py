@@ -1,4 +1,4 @@
-"""The embedded changelog: one SQLite file that a human can read.
+"""The embedded changelog: one SQLite file, whose records are in batches (``stores.changelog.batches``).
 
 One connection of a process writes, guarded by a lock; readers have connections of their own and see a snapshot, so
 neither waits for the other. Processes write one after the other (``stores.changelog.log_file``).
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from os import PathLike
-from typing import Any
 
 from stores.changelog.arguments import (
     check_name,
@@ -20,19 +20,23 @@ from stores.changelog.arguments import (
     checked_partition,
     of_partitions,
 )
+from stores.changelog.batches import COLUMNS, RecordBatch, UnsoundBatchError, batch_number, offset_of
 from stores.changelog.file_group import FileGroupMember, check_members
-from stores.changelog.interface import Changelog, Copies, GroupListener, Headers, IsExpired, Record, SharedProducer
+from stores.changelog.interface import Changelog, Copies, GroupListener, IsExpired, Record, SharedProducer
 from stores.changelog.log_file import BUSY_TIMEOUT_S, LogFile
 from stores.changelog.producer import BufferedProducer, EmbeddedSharedProducer, ProducerIdentity
-from stores.changelog.sqlite_writer import ABORTED, Compaction, SqliteWriter, is_sound
+from stores.changelog.sqlite_writer import ABORTED, Compaction, SqliteWriter, batch_with, truncate
 from stores.errors import ChangelogError, ConfigError
-from stores.files.plain_files import parsed_json
-from stores.files.sqlite_library import Connection, changes, roll_back
+from stores.files.sqlite_library import Connection, roll_back
 from stores.files.store_directory import checked_path
 from stores.interface import Durability, TopicPartition
 
 TIMEOUT_S_MAX = 1_000_000
 """Eleven days: SQLite counts milliseconds in 32 bits."""
+
+_ASTRAY = """
+    select batch_id from batch left join topic_partition on partition_id = batch_id >> 46
+    where partition_id is null or batch_id & (1 << 46) - 1 not between start_offset and next_offset - 1"""
 
 
 class SqliteChangelog(Changelog):
@@ -70,7 +74,7 @@ class SqliteChangelog(Changelog):
         self.path = self._file.path
         self._producers: weakref.WeakSet[BufferedProducer] = weakref.WeakSet()
         self._partition_ids: dict[TopicPartition, int] = {}
-        self._writer = SqliteWriter(self._file, self._topic_id)
+        self._writer = SqliteWriter(self._file, self._partition_id)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.path}, {'open' if self._file.is_open else 'closed'}>"
@@ -87,7 +91,8 @@ class SqliteChangelog(Changelog):
                     "select topic_id, partitions from topic where topic = ?", (topic,)
                 ).fetchone()
                 writer.executemany(
-                    "insert into topic_partition (topic_id, partition) values (?, ?) on conflict do nothing",
+                    "insert into topic_partition (topic_id, partition) values (?, ?) "
+                    "on conflict (topic_id, partition) do nothing",
                     [(topic_id, partition) for partition in range(existing)],
                 )
         if existing != partitions:
@@ -147,7 +152,7 @@ class SqliteChangelog(Changelog):
         check_name("group", group)
         counts = self.topics()
         for topic in topics:
-            self._topic_id(TopicPartition(topic, 0))
+            self._partition_id(TopicPartition(topic, 0))
         partitions = [TopicPartition(topic, number) for topic in topics for number in range(counts[topic])]
         return FileGroupMember(self.path, group, partitions, listener, fingerprint, server, copies)
 
@@ -170,11 +175,11 @@ class SqliteChangelog(Changelog):
         return of_partitions(offsets, partitions)
 
     def compact(self, partition: TopicPartition, is_expired: IsExpired | None = None) -> int:
-        topic_id = self._topic_id(partition)
-        with self._file.write() as writer:
+        compaction = self._compaction(partition)
+        with self._file.write() as writer, self._sound(writer, partition):
             start, end = self._bounds(writer, partition)
-            num_removed = self._compaction(partition).whole(writer, start, end, is_expired)
-            self._forget_aborted(writer, topic_id, partition.partition, end)
+            num_removed = compaction.whole(writer, start, end, is_expired)
+            self._forget_aborted(writer, partition, end)
         return num_removed
 
     def compact_step(self, partition: TopicPartition, is_expired: IsExpired | None = None) -> int:
@@ -183,7 +188,7 @@ class SqliteChangelog(Changelog):
         if self._compact_from_records == -1 or self._writer.appended.get(partition, due_at) < due_at:
             return 0
         compaction = self._compaction(partition)
-        with self._file.write() as writer:
+        with self._file.write() as writer, self._sound(writer, partition):
             start, end = self._bounds(writer, partition)
             num_removed = 0
             if compaction.due_at(writer, start, end) <= end:
@@ -198,42 +203,42 @@ class SqliteChangelog(Changelog):
             return compaction.share(reader, *self._bounds(reader, partition))
 
     def _compaction(self, partition: TopicPartition) -> Compaction:
-        topic_id = self._topic_id(partition)
+        partition_id = self._partition_id(partition)
         return self._compactions.setdefault(
-            partition, Compaction(topic_id, partition.partition, self._dirty_ratio, self._compact_from_records)
+            partition, Compaction(partition_id, self._dirty_ratio, self._compact_from_records)
         )
 
     def truncate(self, partition: TopicPartition, before_offset: int) -> int:
-        topic_id = self._topic_id(partition)
-        with self._file.write() as writer:
+        partition_id = self._partition_id(partition)
+        with self._file.write() as writer, self._sound(writer, partition):
             start, end = self._bounds(writer, partition)
             check_truncation(partition, before_offset, start, end)
+            num_removed = truncate(writer, partition_id, before_offset)
             writer.execute(
-                "delete from record where topic_id = ? and partition = ? and offset < ?",
-                (topic_id, partition.partition, before_offset),
+                "update topic_partition set start_offset = ? where partition_id = ?", (before_offset, partition_id)
             )
-            num_removed = changes(writer)
-            writer.execute(
-                "update topic_partition set start_offset = ? where topic_id = ? and partition = ?",
-                (before_offset, topic_id, partition.partition),
-            )
-            self._forget_aborted(writer, topic_id, partition.partition, before_offset)
+            self._forget_aborted(writer, partition, before_offset)
         self._due_at.pop(partition, None)
         return num_removed
 
     def verify(self) -> None:
-        """Read the whole changelog and check it for damage: each record's checksum, and SQLite's own structure.
+        """Read the whole changelog and check it for damage: each batch's checksum, and SQLite's own structure.
 
         It changes nothing. For any thread. It takes the time of a few reads of the whole. Raises: ChangelogError.
         """
         with self._file.read() as reader:
             problems = [text for (text,) in reader.execute("pragma integrity_check(1)")]
+            problems += [f"batch {number} is outside of its partition" for (number,) in reader.execute(_ASTRAY)]
         if problems != ["ok"]:
             raise self._damaged(problems[0])
         for topic, partitions in self.topics().items():
             for number in range(partitions):
-                for _ in self.read(TopicPartition(topic, number), self.start_offset(TopicPartition(topic, number))):
-                    pass
+                partition = TopicPartition(topic, number)
+                with self._file.read() as reader, self._sound(reader, partition):
+                    select = f"select {COLUMNS} from batch where batch_id >= ? and batch_id < ?"
+                    for row in reader.execute(select, self._range(partition)):
+                        for _ in RecordBatch(*row).records():
+                            pass
 
     def _damaged(self, what: str) -> ChangelogError:
         return ChangelogError(
@@ -250,79 +255,90 @@ class SqliteChangelog(Changelog):
                 self._file.close()
 
     def _scan(self, partition: TopicPartition, from_offset: int) -> Generator[Record, None, None]:
-        topic_id = self._topic_id(partition)
+        partition_id = self._partition_id(partition)
         with self._file.read() as reader:
             reader.execute("begin")
             try:
                 start, end = self._bounds(reader, partition)
                 check_readable(partition, from_offset, start, end)
-                cursor = reader.execute(
-                    "select offset, key, value, timestamp_ms, headers, checksum from record where topic_id = ? "
-                    "and partition = ? and offset >= ? and offset < ? "
-                    f"and transaction_id not in ({ABORTED}) order by offset",
-                    (topic_id, partition.partition, from_offset, end),
+                rows = reader.execute(
+                    f"select {COLUMNS} from batch where batch_id >= ? and batch_id < ? "
+                    f"and transaction_id not in ({ABORTED}) order by batch_id",
+                    (batch_with(reader, partition_id, from_offset), batch_number(partition_id, end)),
                 )
                 yield Record(-1, None, None)
-                for offset, key, value, timestamp_ms, headers, checksum in cursor:
-                    if not is_sound(checksum, offset, key, value, timestamp_ms, headers):
-                        raise self._damaged(
-                            f"record {offset} of {partition.topic}-{partition.partition} fails its checksum"
-                        )
-                    try:
-                        decoded = _decoded(headers) if headers else ()
-                    except (ValueError, TypeError, AttributeError) as error:
-                        raise self._damaged(
-                            f"record {offset} of {partition.topic}-{partition.partition} has headers of another program"
-                        ) from error
-                    yield Record(offset, key, value, timestamp_ms, decoded)
+                with self._sound(reader, partition):
+                    for row in rows:
+                        records = RecordBatch(*row).records()
+                        if offset_of(row[0]) < from_offset:
+                            records = (record for record in records if record.offset >= from_offset)
+                        yield from records
             finally:
                 if self._file.is_open:
                     roll_back(reader)
 
+    @contextmanager
+    def _sound(self, connection: Connection, partition: TopicPartition) -> Iterator[None]:
+        """Turn the error of a batch in the block into one that names the offsets which it may have."""
+        try:
+            yield
+        except UnsoundBatchError as error:
+            first, end = error.number, self._range(partition)[1]
+            [following] = connection.execute(
+                "select min(batch_id) from batch where batch_id > ? and batch_id < ?", (first, end)
+            ).fetchone()
+            last = self._bounds(connection, partition)[1] if following is None else offset_of(following)
+            raise self._damaged(
+                f"the records {offset_of(first)} to {last - 1} of {partition.topic}-{partition.partition} {error}"
+            ) from error
+
+    def _range(self, partition: TopicPartition) -> tuple[int, int]:
+        """Return the numbers between which the batches of a partition are; the second one is exclusive."""
+        partition_id = self._partition_id(partition)
+        return batch_number(partition_id, 0), batch_number(partition_id + 1, 0)
+
     def _bounds(self, connection: Connection, partition: TopicPartition) -> tuple[int, int]:
         """Return the start offset and the last stable offset: the first one of an open transaction, or the end."""
-        topic_id = self._topic_id(partition)
         start, following, stable = connection.execute(
             """
             select start_offset, next_offset,
                    (select min(first_offset) from log_transaction cross join transaction_range using (transaction_id)
-                    where state = 'OPEN' and topic_id = p.topic_id and partition = p.partition)
-            from topic_partition p where topic_id = ? and partition = ?""",
-            (topic_id, partition.partition),
+                    where state = 'OPEN' and partition_id = p.partition_id)
+            from topic_partition p where partition_id = ?""",
+            (self._partition_id(partition),),
         ).fetchone()
         return start, following if stable is None else stable
 
-    def _forget_aborted(self, writer: Connection, topic_id: int, partition: int, end: int) -> None:
+    def _forget_aborted(self, writer: Connection, partition: TopicPartition, end: int) -> None:
         """Remove the entries of aborted transactions that have no records left."""
         writer.execute(
-            f"delete from transaction_range where topic_id = ? and partition = ? and last_offset < ? "
+            "delete from transaction_range where partition_id = ? and last_offset < ? "
             f"and transaction_id in ({ABORTED})",
-            (topic_id, partition, end),
+            (self._partition_id(partition), end),
         )
         writer.execute(
             "delete from log_transaction where state = 'ABORTED' "
             "and transaction_id not in (select transaction_id from transaction_range)"
         )
 
-    def _topic_id(self, partition: TopicPartition) -> int:
-        topic_id = self._partition_ids.get(partition)
-        if topic_id is None:
+    def _partition_id(self, partition: TopicPartition) -> int:
+        partition_id = self._partition_ids.get(partition)
+        if partition_id is None:
             topic, number = checked_partition(partition)
             with self._file.read() as reader:
-                row = reader.execute("select topic_id, partitions from topic where topic = ?", (topic,)).fetchone()
+                row = reader.execute(
+                    "select partitions, (select partition_id from topic_partition p "
+                    "where p.topic_id = t.topic_id and partition = ?) from topic t where topic = ?",
+                    (number, topic),
+                ).fetchone()
             if row is None:
                 raise ChangelogError(f"{self.path} has no topic {topic!r}: create it with create_topic()")
-            if not 0 <= number < row[1]:
+            if row[1] is None:
                 raise ChangelogError(
-                    f"topic {topic!r} of {self.path} has the partitions 0 to {row[1] - 1}, not {number}"
+                    f"topic {topic!r} of {self.path} has the partitions 0 to {row[0] - 1}, not {number}"
                 )
-            topic_id = self._partition_ids[partition] = row[0]
-        return topic_id
-
-
-def _decoded(headers: str) -> Headers:
-    pairs: Any = parsed_json(headers)
-    return tuple((name, content.encode("latin-1")) for name, content in pairs)
+            partition_id = self._partition_ids[partition] = row[1]
+        return partition_id
 
 
 def _level(given: Durability | str) -> Durability:

@@ -14,20 +14,27 @@ Source: Kafka, "Log Compaction" and ``LogCleaner`` (``min.cleanable.dirty.ratio`
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
-from functools import cache
 from hashlib import blake2b
-from itertools import count
+from itertools import compress
 from math import ceil
 from time import perf_counter
-from typing import Any
-from zlib import crc32
 
 from stores.changelog.arguments import fenced
-from stores.changelog.interface import Headers, IsExpired
-from stores.changelog.log_file import ROWS_PER_INSERT, LogFile
+from stores.changelog.batches import (
+    COLUMNS,
+    BatchRow,
+    RecordBatch,
+    are_sparse,
+    batch_number,
+    offset_of,
+    rows_of,
+    rows_with,
+)
+from stores.changelog.interface import IsExpired, Record
+from stores.changelog.log_file import LogFile
 from stores.changelog.producer import (
     AFTER_COMMIT,
     BEFORE_COMMIT,
@@ -49,52 +56,61 @@ RECORDS_PER_APPENDED = 4
 """The number of records that a step reads for each record appended since the last: a pass reads new ones twice."""
 NOTED_KEYS_MAX = 200_000
 """The most keys of one pass. If there are more, it ends early, and the next pass continues from there."""
-_ROWS = 500
+_ROWS = 1_000
+"""The number of records from which on no more batches are read at once."""
+_BYTES = 1 << 20
 _KEY_BYTES = 32
 """Longer keys are noted by a digest. Source: Kafka, ``SkimpyOffsetMap``."""
 
 ABORTED = "select transaction_id from log_transaction where state = 'ABORTED'"
 
 
-_MASK = 0xFFFFFFFF
+def batch_with(connection: Connection, partition_id: int, offset: int) -> int:
+    """Return the number of the batch that has ``offset``, or of one before: no earlier batch has it."""
+    number = batch_number(partition_id, offset)
+    [before] = connection.execute(
+        "select max(batch_id) from batch where batch_id between ? and ?", (batch_number(partition_id, 0), number)
+    ).fetchone()
+    return number if before is None else int(before)
 
 
-def checksums(first_offset: int, fields: Pending) -> list[int]:
-    """Return the checksums of consecutive records, from ``first_offset`` on.
-
-    SQLite has none, and damaged stores are restored from the changelog. A checksum is the CRC-32 of offset and
-    timestamp folded into one number, key, value and headers, in this order. A null counts as empty.
-    """
-    keys, values, timestamps, headers = (fields[at::FIELDS_PER_RECORD] for at in range(FIELDS_PER_RECORD))
-    sums = [
-        crc32(value or b"", crc32(key or b"", (offset ^ ms ^ ms >> 31) & _MASK))
-        for offset, key, value, ms in zip(count(first_offset), keys, values, timestamps)
-    ]
-    if any(headers):
-        sums = [crc32(text.encode(), of_pair) if text else of_pair for text, of_pair in zip(headers, sums, strict=True)]
-    return sums
+def insert(writer: Connection, rows: Iterable[BatchRow]) -> None:
+    """Insert batches."""
+    writer.executemany("insert into batch values (?, ?, ?, ?, ?)", rows)
 
 
-def is_sound(checksum: Any, offset: Any, key: Any, value: Any, timestamp_ms: Any, headers: Any) -> bool:
-    """Return whether a record fits its checksum."""
-    try:
-        seed = (offset ^ timestamp_ms ^ timestamp_ms >> 31) & _MASK
-        of_pair = crc32(b"" if value is None else value, crc32(b"" if key is None else key, seed))
-        return (crc32(headers.encode(), of_pair) if headers else of_pair) == checksum  # type: ignore[no-any-return]
-    except (TypeError, AttributeError):
-        return False
+def replace(writer: Connection, read: Sequence[RecordBatch], records: Sequence[Record]) -> None:
+    """Put ``records`` in the place of ``read``, all batches of a range, of one transaction or committed."""
+    writer.execute("delete from batch where batch_id between ? and ?", (read[0].number, read[-1].number))
+    insert(writer, rows_with(read[0].number, read[0].transaction if len(read) == 1 else 0, records))
+
+
+def truncate(writer: Connection, partition_id: int, before_offset: int) -> int:
+    """Remove the records of a partition that are before an offset; return their number."""
+    begin, border = batch_number(partition_id, 0), batch_with(writer, partition_id, before_offset)
+    [num_removed] = writer.execute(
+        "select coalesce(sum(count), 0) from batch where batch_id >= ? and batch_id < ?", (begin, border)
+    ).fetchone()
+    writer.execute("delete from batch where batch_id >= ? and batch_id < ?", (begin, border))
+    for row in writer.execute(f"select {COLUMNS} from batch where batch_id = ?", (border,)).fetchall():
+        batch = RecordBatch(*row)
+        records = [record for record in batch.records() if record.offset >= before_offset]
+        if len(records) < batch.count:
+            replace(writer, [batch], records)
+            num_removed += batch.count - len(records)
+    return int(num_removed)
 
 
 class SqliteWriter(AtomicWriter):
-    """Appends to ``file``. ``topic_id`` returns the number of a partition's topic, which it checks. For any thread."""
+    """Appends to ``file``. ``partition_id`` returns the identifier of a partition, which it checks. For any thread."""
 
-    def __init__(self, file: LogFile, topic_id: Callable[[TopicPartition], int]) -> None:
-        self._file, self._topic_id = file, topic_id
+    def __init__(self, file: LogFile, partition_id: Callable[[TopicPartition], int]) -> None:
+        self._file, self._partition_id = file, partition_id
         self.appended: dict[TopicPartition, int] = {}
         """The offset after the last record that was appended here."""
 
     def check_partition(self, partition: TopicPartition) -> None:
-        self._topic_id(partition)
+        self._partition_id(partition)
 
     def append_together(self, requests: Sequence[AppendRequest]) -> list[Appended]:
         ends = any(request.ends and request.identity is not None for request in requests)
@@ -132,28 +148,18 @@ class SqliteWriter(AtomicWriter):
             writer.execute("update log_transaction set state = 'ABORTED' where transaction_id = ?", (transaction,))
 
     def _insert(self, writer: Connection, partition: TopicPartition, transaction: int | None, pending: Pending) -> int:
-        topic_id, number = self._topic_id(partition), partition.partition
-        count = len(pending) // FIELDS_PER_RECORD
+        partition_id, count = self._partition_id(partition), len(pending) // FIELDS_PER_RECORD
         [following] = writer.execute(
-            "update topic_partition set next_offset = next_offset + ? "
-            "where topic_id = ? and partition = ? returning next_offset",
-            (count, topic_id, number),
+            "update topic_partition set next_offset = next_offset + ? where partition_id = ? returning next_offset",
+            (count, partition_id),
         ).fetchone()
         first = following - count
-        width = ROWS_PER_INSERT * FIELDS_PER_RECORD
-        for first_field in range(0, len(pending), width):
-            fields, at = pending[first_field : first_field + width], first_field // FIELDS_PER_RECORD
-            if any(fields[3::FIELDS_PER_RECORD]):
-                fields[3::FIELDS_PER_RECORD] = [_encoded(headers) for headers in fields[3::FIELDS_PER_RECORD]]
-            writer.execute(
-                _insert_statement(len(fields) // FIELDS_PER_RECORD),
-                (topic_id, number, first + at, transaction or 0, *fields, *checksums(first + at, fields)),
-            )
+        insert(writer, rows_of(batch_number(partition_id, first), transaction or 0, pending))
         if transaction is not None:
             writer.execute(
-                "insert into transaction_range values (?, ?, ?, ?, ?) "
+                "insert into transaction_range values (?, ?, ?, ?) "
                 "on conflict do update set last_offset = excluded.last_offset",
-                (transaction, topic_id, number, first, following - 1),
+                (transaction, partition_id, first, following - 1),
             )
         self.appended[partition] = int(following)
         return int(following) - 1
@@ -169,8 +175,8 @@ class SqliteWriter(AtomicWriter):
 class Compaction:
     """The compaction of one partition. It is called within a transaction of the log's writer."""
 
-    def __init__(self, topic_id: int, partition: int, dirty_ratio: float, records_min: int) -> None:
-        self._where = {"topic": topic_id, "partition": partition}
+    def __init__(self, partition_id: int, dirty_ratio: float, records_min: int) -> None:
+        self._partition_id = partition_id
         self._dirty_ratio, self._records_min = dirty_ratio, records_min
         self._pass: _Pass | None = None
         self._seen_end = -1
@@ -204,7 +210,7 @@ class Compaction:
             while clean < end:
                 self._pass = self._new_pass(writer, start, end)
                 while self._pass is not None:
-                    num_removed += self._advance(writer, self._pass, start, is_expired)
+                    num_removed += self._advance(writer, self._pass, is_expired)[1]
                 clean = self._clean_offset(writer)[0]
         finally:
             self._pass = None
@@ -219,63 +225,64 @@ class Compaction:
         deadline = perf_counter() + STEP_S
         num_removed = 0
         while budget > 0 and self._pass is not None and perf_counter() < deadline:
-            num_removed += self._advance(writer, self._pass, start, is_expired)
-            budget -= _ROWS
+            num_read, num_superseded = self._advance(writer, self._pass, is_expired)
+            num_removed += num_superseded
+            budget -= num_read
         return num_removed
 
     def _new_pass(self, writer: Connection, start: int, end: int) -> _Pass:
-        return _Pass(max(self._clean_offset(writer)[0], start), end)
+        # A pass that did not end may have put clean and dirty records into one batch.
+        dirty = max(self._clean_offset(writer)[0], start)
+        return _Pass(batch_with(writer, self._partition_id, dirty), self._number(end), self._number(start), dirty)
 
-    def _advance(self, writer: Connection, under_way: _Pass, start: int, is_expired: IsExpired | None) -> int:
-        if under_way.sweeping:
-            return self._sweep(writer, under_way, start, is_expired)
-        self._note(writer, under_way, start)
-        return 0
+    def _number(self, offset: int) -> int:
+        return batch_number(self._partition_id, offset)
 
-    def _note(self, writer: Connection, under_way: _Pass, start: int) -> None:
-        rows = writer.execute(
-            "select offset, key from record where topic_id = :topic and partition = :partition and offset >= :at "
-            f"and offset < :end and transaction_id not in ({ABORTED}) order by offset limit {_ROWS}",
-            {**self._where, "at": under_way.at, "end": under_way.end},
-        ).fetchall()
-        under_way.last.update((_noted(key), offset) for offset, key in rows if key is not None)
-        if rows:
-            under_way.at = rows[-1][0] + 1
-        full = len(under_way.last) >= NOTED_KEYS_MAX
-        if full:
-            under_way.end = under_way.at
-        if full or not rows:
-            under_way.sweeping, under_way.at = True, start
-
-    def _sweep(self, writer: Connection, under_way: _Pass, start: int, is_expired: IsExpired | None) -> int:
-        rows = writer.execute(
-            f"select offset, key, transaction_id in ({ABORTED}) from record where topic_id = :topic "
-            f"and partition = :partition and offset >= :at and offset < :end order by offset limit {_ROWS}",
-            {**self._where, "at": max(under_way.at, start), "end": under_way.end},
-        ).fetchall()
-        last = under_way.last
-        superseded = [
-            offset
-            for offset, key, aborted in rows
-            if aborted
-            or (
-                key is not None and (last.get(_noted(key), -1) > offset or (is_expired is not None and is_expired(key)))
-            )
-        ]
-        writer.executemany(
-            "delete from record where topic_id = ? and partition = ? and offset = ?",
-            [(*self._where.values(), offset) for offset in superseded],
-        )
-        under_way.kept += len(rows) - len(superseded)
-        if rows:
-            under_way.at = rows[-1][0] + 1
+    def _advance(self, writer: Connection, under_way: _Pass, is_expired: IsExpired | None) -> tuple[int, int]:
+        """Continue with the next batches; return the numbers of records that were read and removed."""
+        aborted = {transaction for (transaction,) in writer.execute(ABORTED)}
+        read = _batches(writer, under_way.at, under_way.end)
+        committed = [batch for batch in read if batch.transaction not in aborted]
+        num_read = num_live = sum([batch.count for batch in read])
+        if read:
+            under_way.at = read[-1].end
+        if not under_way.sweeping:
+            _note(under_way, committed)
+            if not read or len(under_way.last) >= NOTED_KEYS_MAX:
+                under_way.begin_sweep(full=bool(read))
+        elif read:
+            num_live = self._sweep(writer, under_way, read, committed, is_expired)
         else:
-            self._pass = None
-            writer.execute(
-                "insert or replace into cleaning values (:topic, :partition, :end, :kept)",
-                {**self._where, "end": under_way.end, "kept": under_way.kept},
-            )
-        return len(superseded)
+            self._end_pass(writer, under_way)
+        return num_read, num_read - num_live
+
+    def _sweep(
+        self,
+        writer: Connection,
+        under_way: _Pass,
+        read: Sequence[RecordBatch],
+        committed: Sequence[RecordBatch],
+        is_expired: IsExpired | None,
+    ) -> int:
+        """Remove superseded and aborted records from ``read``, all batches of a range; return how many are left."""
+        live = [_live(batch, under_way.last, is_expired) for batch in committed]
+        num_live = sum(map(sum, live))
+        under_way.kept += num_live
+        if num_live < sum([batch.count for batch in read]) or are_sparse(read):
+            records = [
+                record
+                for batch, of_batch in zip(committed, live, strict=True)
+                for record in compress(batch.records(), of_batch)
+            ]
+            replace(writer, read, records)
+        return num_live
+
+    def _end_pass(self, writer: Connection, under_way: _Pass) -> None:
+        self._pass = None
+        writer.execute(
+            "insert or replace into cleaning values (?, ?, ?)",
+            (self._partition_id, offset_of(under_way.end), under_way.kept),
+        )
 
     def _kept_and_dirty(self, reader: Connection, start: int, end: int) -> tuple[int, int]:
         clean, num_clean = self._clean_offset(reader)
@@ -286,37 +293,62 @@ class Compaction:
 
     def _clean_offset(self, reader: Connection) -> tuple[int, int]:
         row = reader.execute(
-            "select clean_offset, kept_records from cleaning where topic_id = :topic and partition = :partition",
-            self._where,
+            "select clean_offset, kept_records from cleaning where partition_id = ?", (self._partition_id,)
         ).fetchone()
         return row or (0, 0)
 
 
-@cache
-def _insert_statement(rows: int) -> str:
-    values = (
-        f"(?1, ?2, ?3 + {row}, ?4, ?{4 * row + 5}, ?{4 * row + 6}, ?{4 * row + 7}, ?{4 * row + 8}, "
-        f"?{4 * rows + row + 5})"
-        for row in range(rows)
-    )
-    return f"insert into record values {', '.join(values)}"
-
-
-def _encoded(headers: Headers | None) -> str | None:
-    if headers is None:
-        return None
-    return json.dumps([(name, content.decode("latin-1")) for name, content in headers])
-
-
 @dataclass(slots=True)
 class _Pass:
-    """A pass: first it notes the new records before ``end``, then it compacts all before ``end``; ``at`` is next."""
+    """A pass: first it notes the new records before ``end``, then it compacts all before ``end``; ``at`` is next.
+
+    All these are numbers of batches. New records have offsets from ``dirty`` on.
+    """
 
     at: int
     end: int
+    start: int
+    dirty: int
     sweeping: bool = False
     kept: int = 0
     last: dict[bytes, int] = field(default_factory=dict)
+
+    def begin_sweep(self, *, full: bool) -> None:
+        """Begin the second part: of all noted records, or as far as there was room for notes."""
+        if full:
+            self.end = self.at
+        self.sweeping, self.at = True, self.start
+
+
+def _batches(writer: Connection, begin: int, end: int) -> list[RecordBatch]:
+    """Return the next batches from ``begin`` on, aborted ones as well; none at the end."""
+    read, num_records, num_bytes = [], 0, 0
+    rows = writer.execute(
+        f"select {COLUMNS} from batch where batch_id >= ? and batch_id < ? order by batch_id", (begin, end)
+    )
+    with closing(rows):
+        for row in rows:
+            read.append(batch := RecordBatch(*row))
+            num_records, num_bytes = num_records + batch.count, num_bytes + batch.num_bytes
+            if num_records >= _ROWS or num_bytes >= _BYTES:
+                break
+    return read
+
+
+def _note(under_way: _Pass, read: Sequence[RecordBatch]) -> None:
+    last, dirty = under_way.last, under_way.dirty
+    for batch in read:
+        for offset, key in zip(*batch.keys(), strict=True):
+            if key is not None and offset >= dirty:
+                last[_noted(key)] = offset
+
+
+def _live(batch: RecordBatch, last: Mapping[bytes, int], is_expired: IsExpired | None) -> list[bool]:
+    """Return for each record of the batch whether it stays."""
+    return [
+        key is None or (last.get(_noted(key), -1) <= offset and (is_expired is None or not is_expired(key)))
+        for offset, key in zip(*batch.keys(), strict=True)
+    ]
 
 
 def _noted(key: bytes) -> bytes:

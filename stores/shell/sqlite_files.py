@@ -10,9 +10,12 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
+from stores.changelog.batches import RecordBatch, UnsoundBatchError, offset_of
+from stores.changelog.schema import SCHEMA_VERSION, check_schema
 from stores.errors import ChangelogError, ConfigError, StoreUnavailableError
 from stores.extras import advice
 from stores.files.plain_files import translated_system_errors
@@ -21,11 +24,12 @@ from stores.shell.decoding import Line
 
 _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "partitions": ("topic", "partition", "start_offset", "next_offset", "last_stable_offset"),
+    "sizes": ("topic", "partition", "batches", "records", "bytes"),
     "transactions": ("transactional_id", "state", "topic", "partition", "first_offset", "last_offset"),
     "consumer_groups": ("consumer_group", "topic", "partition", "next_offset"),
 }
 """The views of a changelog for people, and the columns that are shown."""
-_RECORD = ("topic", "partition", "offset", "state", "timestamp_ms", "key", "value")
+_BATCH = ("topic", "partition", "state", "batch_id", "count", "transaction_id", "time_ms", "content")
 
 
 def facts_of(path: Path) -> Line:
@@ -40,11 +44,10 @@ def facts_of(path: Path) -> Line:
     if facts is None or _access(path) is READ_ONLY:
         # A process may have opened it meanwhile, and changed what was being read.
         facts = _read(path, READ_ONLY)
-    version, lists = facts
     beside = [path.with_name(path.name + end) for end in ("", "-wal")]
     with translated_system_errors(path):
         size_bytes = sum(file.stat().st_blocks * 512 for file in beside if file.exists())
-    return {"path": str(path), "kind": "changelog", "schema_version": version, "size_bytes": size_bytes, **lists}
+    return {"path": str(path), "kind": "changelog", "schema_version": SCHEMA_VERSION, "size_bytes": size_bytes, **facts}
 
 
 def records_of(path: Path, limit: int | None = None) -> Iterator[Line]:
@@ -55,13 +58,32 @@ def records_of(path: Path, limit: int | None = None) -> Iterator[Line]:
     access = _access(path)
     try:
         with closing(connect(path, access)) as connection:
-            rows = connection.execute(f"select {', '.join(_RECORD)} from records order by topic, partition, offset")
-            for row in islice(rows, limit):
-                yield dict(zip(_RECORD, row, strict=True))
+            check_schema(path, connection)
+            rows = connection.execute(f"select {', '.join(_BATCH)} from batches order by topic, partition, batch_id")
+            yield from islice(chain.from_iterable(_records(path, *row) for row in rows), limit)
     except Error as error:
         raise _unreadable(path, error) from error
     if access is UNCHANGING and _access(path) is READ_ONLY:
         raise ChangelogError(f"a process began to use the changelog {path} while it was read: read it again")
+
+
+def _records(path: Path, topic: str, partition: int, state: str, *row: Any) -> Iterator[Line]:
+    try:
+        for record in RecordBatch(*row).records():
+            yield {
+                "topic": topic,
+                "partition": partition,
+                "offset": record.offset,
+                "state": state,
+                "timestamp_ms": record.timestamp_ms,
+                "key": record.key,
+                "value": record.value,
+            }
+    except UnsoundBatchError as error:
+        raise ChangelogError(
+            f"the changelog {path} is damaged: the records from offset {offset_of(error.number)} of "
+            f"{topic}-{partition} {error}"
+        ) from error
 
 
 def tables_of(file: Path) -> Line:
@@ -91,13 +113,13 @@ def _access(file: Path) -> str:
     return READ_ONLY if file.with_name(f"{file.name}-wal").exists() else UNCHANGING
 
 
-def _read(path: Path, access: str) -> tuple[int, dict[str, list[Line]]]:
+def _read(path: Path, access: str) -> dict[str, list[Line]]:
     try:
         connection = connect(path, access)
         try:
             connection.execute("begin")
-            [version] = connection.execute("pragma user_version").fetchone()
-            return version, {view: _rows(connection, view, columns) for view, columns in _COLUMNS.items()}
+            check_schema(path, connection)
+            return {view: _rows(connection, view, columns) for view, columns in _COLUMNS.items()}
         finally:
             connection.close()
     except Error as error:

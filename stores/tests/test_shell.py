@@ -333,11 +333,18 @@ def test_a_changelog_file_is_shown_with_its_partitions_and_groups(
 ) -> None:
     before = state(changelog(tmp_path / "log").parent)
     [facts] = lines(capsys, "inspect", tmp_path / "log", "--tables")
-    assert (facts["kind"], facts["schema_version"], facts["transactions"]) == ("changelog", 1, [])
+    assert (facts["kind"], facts["schema_version"], facts["transactions"]) == ("changelog", 2, [])
     assert facts["partitions"] == [
         {"topic": "orders", "partition": number, "start_offset": 0, "next_offset": end, "last_stable_offset": end}
         for number, end in ((0, 0), (1, 1))
     ]
+    [size] = cast("list[dict[str, object]]", facts["sizes"])
+    assert {name: size[name] for name in ("topic", "partition", "batches", "records")} == {
+        "topic": "orders",
+        "partition": 1,
+        "batches": 1,
+        "records": 1,
+    }
     assert facts["consumer_groups"] == [{"consumer_group": "g", "topic": "in", "partition": 0, "next_offset": 9}]
     assert state(tmp_path) == before
     assert main(["inspect", str(tmp_path / "log")]) == 0
@@ -400,7 +407,7 @@ def test_tables_of_a_store_and_a_changelog_are_shown_while_they_are_open(
     assert "table data" in capsys.readouterr().out
     with SqliteChangelog(changelog(tmp_path / "log")):
         [facts] = lines(capsys, "inspect", tmp_path / "log", "--tables")
-    assert cast("dict[str, int]", facts["tables"])["record"] == 1
+    assert cast("dict[str, int]", facts["tables"])["batch"] == 1
 
 
 def test_tables_of_a_store_that_is_not_in_sqlite_are_refused(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

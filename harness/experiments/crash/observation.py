@@ -29,6 +29,7 @@ from harness.checkers.evidence import (
 )
 from harness.experiments.crash.operations import STORES, expected, inputs
 from harness.experiments.crash.trial import APPLICATION, INPUT_TOPIC, OUTPUT_TOPIC, CrashTrial, changelog_topic
+from harness.experiments.plain_batches import committed_records
 from harness.faults import NOTHING
 from harness.processes.child import Ending
 from harness.typed_maps import PLAIN, logged_key
@@ -102,10 +103,10 @@ def read_log(path: Path, records: str = PLAIN) -> Log:
 
 
 def _committed(connection: sqlite3.Connection, topic: str, records: str = PLAIN) -> tuple[LogRecord, ...]:
-    rows = connection.execute(
-        "select offset, key, value from records where topic = ? and state = 'COMMITTED' order by offset", (topic,)
+    return tuple(
+        LogRecord(offset, logged_key(records, key), value)
+        for offset, key, value in committed_records(connection, topic)
     )
-    return tuple(LogRecord(offset, logged_key(records, key), value) for offset, key, value in rows)
 
 
 @dataclass(frozen=True, slots=True)

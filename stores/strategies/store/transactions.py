@@ -393,8 +393,7 @@ class StoreTransactions(StoreReads):
         offsets = self._checked_offsets(changelog_offsets)
         pairs = list(pairs)
         writes = dict(pairs)
-        for key, value in writes.items():
-            self.access.check_write(key, value)
+        self.access.check_writes(writes.items())
         advanced = self._position
         if position is not None:
             advanced = merge_positions(advanced, PositionBound(position).position)

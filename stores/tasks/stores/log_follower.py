@@ -129,14 +129,15 @@ class Piece:
         record = None
         for record in records:
             read += 1
-            if record.key is None:
+            _, key, value, _, headers = record
+            if key is None:
                 unkeyed += 1
             else:
-                if plain and not record.headers and 0 < len(record.key) <= key_bytes_max:
-                    pairs.append((record.key, record.value))
+                if plain and not headers and 0 < len(key) <= key_bytes_max:
+                    pairs.append((key, value))
                 else:
                     pairs.extend(conversion.fitting(partition, record))
-                num_bytes += len(record.key) + len(record.value or b"")
+                num_bytes += len(key) + len(value or b"")
             if read >= records_max or num_bytes >= bytes_max:
                 break
         if record is not None:

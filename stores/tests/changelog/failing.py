@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,11 +22,17 @@ class Failing:
         self._writer = log._file.writer
 
     def execute(self, statement: str, *given: Any) -> Any:
+        return self._run(self._writer.execute, statement, *given)
+
+    def executemany(self, statement: str, *given: Any) -> Any:
+        return self._run(self._writer.executemany, statement, *given)
+
+    def _run(self, run: Callable[..., Any], statement: str, *given: Any) -> Any:
         if not statement.startswith(self._statement) or self.hits >= self._times:
-            return self._writer.execute(statement, *given)
+            return run(statement, *given)
         self.hits += 1
         if self._done:
-            self._writer.execute(statement, *given)
+            run(statement, *given)
         error = sqlite3.OperationalError("disk I/O error")
         error.sqlite_errorname = self._error
         raise error

@@ -50,6 +50,7 @@ def test_steps_leave_the_last_record_of_each_key_under_its_offset(
 ) -> None:
     """As one ``compact`` of the same records does, tombstones included."""
     monkeypatch.setattr("stores.changelog.sqlite_writer._ROWS", 10)
+    monkeypatch.setattr("stores.changelog.batches.RECORDS_MAX", 10)
     monkeypatch.setattr("stores.changelog.sqlite_writer.STEP_RECORDS_MIN", 20)
     keys = [Random(129).randrange(30) for _ in range(300)]
     with opened(tmp_path) as log, log.producer() as producer:
@@ -96,7 +97,7 @@ def test_compaction_keeps_open_transactions_and_removes_aborted_records(tmp_path
         assert sum(log.compact_step(A) for _ in range(80)) == 1 + 10_000 + 149 + 10_000
         assert [record.offset for record in log.read(A)] == [149 + 10_000 + 150]
     with closing(sqlite3.connect(tmp_path / "log")) as file:
-        assert file.execute("select count(*) from record").fetchone() == (1,)
+        assert file.execute("select records from sizes").fetchall() == [(1,)]
 
 
 def test_a_failed_compaction_step_leaves_no_superseded_record_behind(
@@ -104,6 +105,7 @@ def test_a_failed_compaction_step_leaves_no_superseded_record_behind(
 ) -> None:
     """The removed records are there again, so the pass examines them again."""
     monkeypatch.setattr("stores.changelog.sqlite_writer._ROWS", 10)
+    monkeypatch.setattr("stores.changelog.batches.RECORDS_MAX", 10)
     monkeypatch.setattr("stores.changelog.sqlite_writer.STEP_RECORDS_MIN", 20)
     sweep = Compaction._sweep
     failures: list[int] = []
@@ -130,6 +132,7 @@ def test_a_pass_that_can_not_note_all_keys_leaves_the_others_to_the_next_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stores.changelog.sqlite_writer._ROWS", 10)
+    monkeypatch.setattr("stores.changelog.batches.RECORDS_MAX", 10)
     monkeypatch.setattr("stores.changelog.sqlite_writer.NOTED_KEYS_MAX", 20)
     with opened(tmp_path, records=1) as log, log.producer() as producer:
         send(producer, [number % 50 for number in range(200)])
@@ -156,6 +159,61 @@ def test_a_reader_sees_the_records_of_its_start_during_compaction(tmp_path: Path
         assert sum(log.compact_step(A) for _ in range(10)) == 199
         assert len(list(reading)) == 200
         assert len(list(log.read(A, 50))) == 1
+
+
+def sizes(log: SqliteChangelog) -> tuple[int, int]:
+    """Return the numbers of batches and of records in the file."""
+    with closing(sqlite3.connect(log.path)) as file:
+        [row] = file.execute("select batches, records from sizes").fetchall()
+    return row[0], row[1]
+
+
+def test_compaction_puts_the_records_of_small_batches_together(tmp_path: Path) -> None:
+    with opened(tmp_path) as log, log.producer() as producer:
+        for key in range(2_000):
+            send(producer, [key], key)
+        before = contents(log)
+        assert sizes(log) == (2_000, 2_000)
+        assert (log.compact(A), sizes(log)) == (0, (2, 2_000))
+        send(producer, list(range(500, 1_500)), 2_000)
+        assert (log.compact(A), sizes(log)) == (1_000, (3, 2_000))
+        after: dict[bytes | None, tuple[int, bytes | None]] = {
+            b"%03d" % key: (1_500 + key, log_value(1_500 + key)) for key in range(500, 1_500)
+        }
+        assert contents(log) == {**before, **after}
+        for offset in (0, 499, 500, 1_499, 1_500, 1_501, 2_999, 3_000):
+            assert [record.offset for record in log.read(A, offset)] == [
+                number for number in (*range(500), *range(1_500, 3_000)) if number >= offset
+            ]
+
+
+def log_value(number: int) -> bytes | None:
+    return b"%d" % number if number % 7 else None
+
+
+def test_a_pass_that_did_not_end_leaves_nothing_superseded_to_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have put compacted and new records into one batch before its process ended."""
+    monkeypatch.setattr("stores.changelog.sqlite_writer.STEP_RECORDS_MIN", 1)
+    monkeypatch.setattr("stores.changelog.sqlite_writer.RECORDS_PER_APPENDED", 0)
+    with opened(tmp_path, records=1) as log, log.producer() as producer:
+        for number in range(100):
+            send(producer, [number], number)
+        while log.dirty_share(A):
+            log.compact_step(A)
+        for number in range(100, 200):
+            send(producer, [number % 150], number)
+        monkeypatch.setattr(Compaction, "due_at", lambda *_: 0)
+        while sizes(log)[0] > 1:
+            log.compact_step(A)
+        assert log.dirty_share(A)
+    with opened(tmp_path, records=1) as log, log.producer() as producer:
+        send(producer, [120, 5], 200)
+        before = contents(log)
+        log.compact(A)
+        assert contents(log) == before
+        assert len(list(log.read(A))) == len(before)
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_a_flush_in_doubt_is_made_again_once_it_was_given_up(tmp_path: Path, tak
 
 @pytest.mark.parametrize(
     ("statement", "error", "told"),
-    [("commit", "SQLITE_BUSY", ChangelogTimeoutError), ("insert into record", "SQLITE_FULL", ChangelogError)],
+    [("commit", "SQLITE_BUSY", ChangelogTimeoutError), ("insert into batch", "SQLITE_FULL", ChangelogError)],
 )
 def test_where_nothing_was_written_there_is_no_doubt_and_the_commit_is_tried_again(
     tmp_path: Path, statement: str, error: str, told: type[ChangelogError]

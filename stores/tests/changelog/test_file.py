@@ -19,6 +19,7 @@ from stores.changelog.producer import PENDING_BYTES_MAX
 from stores.changelog.sqlite import SqliteChangelog
 from stores.errors import ChangelogError, StoreClosedError
 from stores.interface import Durability, TopicPartition
+from stores.tests.changelog.plain_batches import plain_records
 from stores.tests.changelog.records import A, filled
 
 KILLED = """
@@ -66,7 +67,7 @@ def test_a_durability_level_is_sqlites_own_synchronous_mode(tmp_path: Path, dura
         assert log._file.writer.execute("pragma journal_mode").fetchone() == ("wal",)
 
 
-def test_a_human_reads_records_states_partitions_and_groups_with_sqlite3(tmp_path: Path) -> None:
+def test_a_human_reads_batches_states_partitions_and_groups_with_sqlite3(tmp_path: Path) -> None:
     path = tmp_path / "log.sqlite"
     with SqliteChangelog(path) as log:
         log.create_topic("a")
@@ -80,10 +81,18 @@ def test_a_human_reads_records_states_partitions_and_groups_with_sqlite3(tmp_pat
             producer.send(A, b"k", None)
             with sqlite3.connect(path) as human:
                 assert human.execute(
-                    "select topic, partition, offset, state, time, key, value, headers from records "
-                    "order by offset limit 1"
-                ).fetchall() == [("a", 0, 0, "COMMITTED", "2023-11-14T22:13:20.123Z", b"k", b"v", '[["trace", "abc"]]')]
-                assert human.execute("select state, key from records where offset = 1").fetchall() == [("OPEN", b"big")]
+                    "select topic, partition, base_offset, count, state, time from batches order by batch_id"
+                ).fetchall() == [
+                    ("a", 0, 0, 1, "COMMITTED", "2023-11-14T22:13:20.123Z"),
+                    ("a", 0, 1, 1, "OPEN", None),
+                ]
+                assert [(record.state, record.key, record.headers) for record in plain_records(human, "a")] == [
+                    ("COMMITTED", b"k", [["trace", "abc"]]),
+                    ("OPEN", b"big", []),
+                ]
+                assert human.execute("select topic, partition, batches, records from sizes").fetchall() == [
+                    ("a", 0, 2, 2)
+                ]
                 assert human.execute("select * from partitions").fetchall() == [("a", 0, 0, 2, 1)]
                 assert human.execute(
                     "select state, transactional_id, topic, first_offset from transactions"
@@ -243,7 +252,7 @@ def test_aborted_transactions_are_forgotten_with_their_last_record(tmp_path: Pat
         assert log.truncate(A, 1) == 1
         assert log._file.writer.execute("select count(*) from log_transaction").fetchone() == (1,)
         assert log.compact(A) == 1
-        for table in ("log_transaction", "transaction_range", "record"):
+        for table in ("log_transaction", "transaction_range", "batch"):
             assert log._file.writer.execute(f"select count(*) from {table}").fetchone() == (0,)
 
 

@@ -138,3 +138,21 @@ def test_disk_full_in_a_long_transaction_refuses_the_record_and_the_transaction_
         producer.send(A, b"k", b"v")
         last = producer.commit()[A]
         assert [record.offset for record in log.read(A)] == [last]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["update topic_partition set partition_id = (1 << 17) - 1", "update topic_partition set next_offset = 1 << 46"],
+)
+def test_a_changelog_that_has_no_numbers_left_refuses_more_and_says_so(tmp_path: Path, statement: str) -> None:
+    path = filled(tmp_path / "log.sqlite")
+    connection = sqlite3.connect(path)
+    connection.execute(statement)
+    connection.commit()
+    connection.close()
+    with SqliteChangelog(path) as log, log.producer() as producer:
+        with pytest.raises(ChangelogError, match="up to"):
+            log.create_topic("more")
+            producer.send(A, b"k", b"v")
+            producer.flush()
+        producer.abort()

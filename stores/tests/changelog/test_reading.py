@@ -159,6 +159,16 @@ def test_truncation_stops_at_an_open_transaction(log: Changelog) -> None:
     assert len(pairs(log, from_offset=1)) == MANY
 
 
+def test_reading_and_truncation_may_begin_at_each_offset_of_a_large_append(log: Changelog) -> None:
+    count = 2_500
+    put(log, *((b"%d" % number, b"v") for number in range(count)))
+    for offset in (1, 999, 1_000, 1_001, 2_499, 2_500):
+        assert [record.offset for record in log.read(A, offset)] == list(range(offset, count))
+    for offset, num_removed in ((1, 1), (1_500, 1_499), (1_501, 1), (2_499, 998), (2_500, 1)):
+        assert log.truncate(A, offset) == num_removed
+        assert [record.offset for record in log.read(A, offset)] == list(range(offset, count))
+
+
 def test_unknown_topics_and_partitions_are_refused(log: Changelog) -> None:
     with log.producer() as producer:
         for partition in (TopicPartition("nowhere", 0), TopicPartition("a", 1), TopicPartition("a", -1)):

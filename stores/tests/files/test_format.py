@@ -36,6 +36,7 @@ from stores.files.identity import STEPS, Identity, OpenEngine, present_version, 
 from stores.files.locks import take
 from stores.records import INT64, STR, TimestampedKeyValue, Window
 from stores.tasks import StoreConfig, StreamTask, TaskContext, TaskId
+from stores.tests.changelog.plain_batches import plain_records
 
 OFFSET = TopicPartition("shop-counts-changelog", 3)
 INPUT = TopicPartition("orders", 3)
@@ -196,11 +197,9 @@ def test_a_task_leaves_a_checkpoint_an_origin_and_a_lock(tmp_path: Path) -> None
     assert origin == {"stores": {"counts": "clean"}, "checksum": crc32(b'{"counts": "clean"}')}
     log_file = sqlite3.connect(tmp_path / "log.sqlite")
     assert log_file.execute("pragma application_id").fetchone() == (0x6C6F6731,)
-    [(key, value)] = log_file.execute(
-        "select key, value from records where topic = 'shop-counts-changelog' and partition = 3"
-    ).fetchall()
+    [record] = plain_records(log_file, "shop-counts-changelog")
     log_file.close()
-    assert (key, value) == (b"apples", b"3")
+    assert (record.partition, record.key, record.value) == (3, b"apples", b"3")
 
 
 BACKEND = "sqlite-indexed-batch"

@@ -7,6 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from pathlib import Path
 
 import confluent_kafka
@@ -17,6 +18,7 @@ from stores.changelog import Changelog, SqliteChangelog
 from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.kafka.testing.committed import committed_records
 from stores.interface import TopicPartition
+from stores.tests.changelog.plain_batches import plain_records
 from stores.tests.worker.counting_app import PARTITIONS
 from stores.tests.worker.worker_process import DEADLINE_S, WorkerProcess
 
@@ -85,15 +87,12 @@ class EmbeddedPlace(Place):
         return SqliteChangelog(self.folder / "log.sqlite")
 
     def counted(self) -> Counts:
-        connection = sqlite3.connect(self.folder / "log.sqlite")
-        try:
-            rows = connection.execute(
-                "select key, value from record join topic using (topic_id) where topic = 'counted' "
-                "and transaction_id not in (select transaction_id from log_transaction)"
-            ).fetchall()
-        finally:
-            connection.close()
-        return [(key.decode(), int(value)) for key, value in rows]
+        with closing(sqlite3.connect(self.folder / "log.sqlite")) as connection:
+            return [
+                (str(record.key, "utf-8"), int(record.value))
+                for record in plain_records(connection, "counted")
+                if record.state == "COMMITTED" and record.key is not None and record.value is not None
+            ]
 
 
 class KafkaPlace(Place):
