@@ -62,7 +62,7 @@ def _instead_of_replays(replay: Act) -> Build:
         is_replay = partition.topic.endswith("-changelog")
         return replay(read, log, partition, from_offset) if is_replay else read(log, partition, from_offset)
 
-    return instead_of(SqliteChangelog, "read")(mutated)
+    return instead_of(SqliteChangelog, "read_columns")(mutated)
 
 
 @mutant("a restore replays the whole changelog, whatever the store has", CrashDetection("bounded_restore"))

@@ -29,14 +29,13 @@ import json
 import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from itertools import chain, groupby, repeat
 from struct import Struct
 from struct import error as StructError
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from stores.changelog.interface import Headers, Record
+from stores.changelog.interface import Headers, Record, RecordColumns
 from stores.changelog.producer import FIELDS_PER_RECORD, Pending
 from stores.files.plain_files import parsed_json
 
@@ -53,7 +52,6 @@ _NULLS = 8
 _EACH = 4
 _ROW = Struct("<4q")
 _BEGIN = Struct("<IH")
-_record = partial(tuple.__new__, Record)
 
 
 class UnsoundBatchError(Exception):
@@ -244,15 +242,13 @@ class RecordBatch:
         at, key_lengths, _, _, offsets = self._columns()
         return self._offsets(offsets), self._parts(at, key_lengths, self._shapes)[0]
 
-    def records(self) -> Iterator[Record]:
+    def columns(self) -> RecordColumns:
         """Return the records."""
         at, key_lengths, value_lengths, times, offsets = self._columns()
         keys, at = self._parts(at, key_lengths, self._shapes)
         values, at = self._parts(at, value_lengths, self._shapes >> 4)
-        if at > len(self._content):
-            raise UnsoundBatchError(self.number, "are of another program")
-        times_ms = repeat(self._time_ms) if times is None else map(self._time_ms.__add__, times)
-        return map(_record, zip(self._offsets(offsets), keys, values, times_ms, self._headers(at), strict=False))
+        times_ms = [self._time_ms] * self.count if times is None else [self._time_ms + time for time in times]
+        return RecordColumns(self._offsets(offsets), keys, values, times_ms, self._headers(at))
 
     def _columns(self) -> tuple[Any, ...]:
         """Return the place of the keys, and the four columns; the last two are None if they are zeros."""
@@ -294,9 +290,9 @@ class RecordBatch:
         first = offset_of(self.number)
         return range(first, first + self.count) if gaps is None else [first + gap for gap in gaps]
 
-    def _headers(self, at: int) -> Iterable[Headers]:
+    def _headers(self, at: int) -> list[Headers] | None:
         if at == len(self._content):
-            return repeat(())
+            return None
         try:
             runs: Any = parsed_json(self._content[at:].decode())
             decoded = [
@@ -305,5 +301,5 @@ class RecordBatch:
             if sum([count for _, count in decoded]) != self.count:
                 raise UnsoundBatchError(self.number, "are of another program")
         except (ValueError, TypeError, AttributeError) as error:
-            raise UnsoundBatchError(self.number, "have headers of another program") from error
-        return chain.from_iterable(repeat(pairs, count) for pairs, count in decoded)
+            raise UnsoundBatchError(self.number, "are of another program") from error
+        return list(chain.from_iterable(repeat(pairs, count) for pairs, count in decoded))

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, Protocol
+from functools import partial
+from itertools import islice, repeat
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol
 
 from stores.errors import ChangelogError
 from stores.failpoints import Part, declare
@@ -44,6 +46,38 @@ class Record(NamedTuple, Generic[K_co, V_co]):
     value: V_co | None
     timestamp_ms: int = -1
     headers: Headers = ()
+
+
+class RecordColumns(NamedTuple):
+    """Consecutive records of one partition: each part of all, in their order. ``headers`` is None if none has any."""
+
+    offsets: Sequence[int]
+    keys: Sequence[bytes | None]
+    values: Sequence[bytes | None]
+    timestamps_ms: Sequence[int]
+    headers: Sequence[Headers] | None = None
+
+    def part(self, start: int, end: int | None = None) -> RecordColumns:
+        """Return the records from index ``start`` on, up to but without ``end``."""
+        part, headers = slice(start, end), self.headers
+        columns = self.offsets[part], self.keys[part], self.values[part], self.timestamps_ms[part]
+        return RecordColumns(*columns, None if headers is None else headers[part])
+
+    def records(self) -> Iterator[Record]:
+        """Return the records one by one."""
+        *columns, headers = self
+        return map(_new_record, zip(*columns, headers or repeat(()), strict=False))
+
+
+_new_record: Callable[[Any], Record] = partial(tuple.__new__, Record)
+_RECORDS_AT_ONCE = 100
+"""Few enough that the largest ones of Kafka, of a megabyte each by default, have room in memory."""
+
+
+def _columns_of(records: Iterator[Record]) -> Iterator[RecordColumns]:
+    while some := list(islice(records, _RECORDS_AT_ONCE)):
+        offsets, keys, values, timestamps_ms, headers = zip(*some, strict=True)
+        yield RecordColumns(offsets, keys, values, timestamps_ms, headers if any(headers) else None)
 
 
 class Producer(Closeable):
@@ -238,6 +272,13 @@ class Changelog(Closeable):
         Aborted records are skipped. Raises: OffsetOutOfRangeError, at the call, if ``from_offset`` is below
         ``start_offset`` or beyond ``end_offset``.
         """
+
+    def read_columns(self, partition: TopicPartition, from_offset: int = 0) -> Iterator[RecordColumns]:
+        """Return the records that ``read`` returns, some at a time. Many at once take a fraction of the time of each.
+
+        Raises: as ``read``.
+        """
+        return _columns_of(self.read(partition, from_offset))
 
     @abstractmethod
     def start_offset(self, partition: TopicPartition) -> int:

@@ -8,8 +8,9 @@ Source: KIP-98 (transactions, epochs, last stable offset); SQLite's release note
 from __future__ import annotations
 
 import weakref
+from bisect import bisect_left
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from os import PathLike
 
 from stores.changelog.arguments import (
@@ -22,7 +23,15 @@ from stores.changelog.arguments import (
 )
 from stores.changelog.batches import COLUMNS, RecordBatch, UnsoundBatchError, batch_number, offset_of
 from stores.changelog.file_group import FileGroupMember, check_members
-from stores.changelog.interface import Changelog, Copies, GroupListener, IsExpired, Record, SharedProducer
+from stores.changelog.interface import (
+    Changelog,
+    Copies,
+    GroupListener,
+    IsExpired,
+    Record,
+    RecordColumns,
+    SharedProducer,
+)
 from stores.changelog.log_file import BUSY_TIMEOUT_S, LogFile
 from stores.changelog.producer import BufferedProducer, EmbeddedSharedProducer, ProducerIdentity
 from stores.changelog.sqlite_writer import ABORTED, Compaction, SqliteWriter, batch_with, truncate
@@ -127,6 +136,9 @@ class SqliteChangelog(Changelog):
         return EmbeddedSharedProducer(self.producer, self._writer)
 
     def read(self, partition: TopicPartition, from_offset: int = 0) -> Iterator[Record]:
+        return _records(self.read_columns(partition, from_offset))
+
+    def read_columns(self, partition: TopicPartition, from_offset: int = 0) -> Generator[RecordColumns, None, None]:
         scan = self._scan(partition, from_offset)
         next(scan)  # begins the snapshot, and raises errors here
         return scan
@@ -237,8 +249,7 @@ class SqliteChangelog(Changelog):
                 with self._file.read() as reader, self._sound(reader, partition):
                     select = f"select {COLUMNS} from batch where batch_id >= ? and batch_id < ?"
                     for row in reader.execute(select, self._range(partition)):
-                        for _ in RecordBatch(*row).records():
-                            pass
+                        RecordBatch(*row).columns()
 
     def _damaged(self, what: str) -> ChangelogError:
         return ChangelogError(
@@ -254,7 +265,7 @@ class SqliteChangelog(Changelog):
             finally:
                 self._file.close()
 
-    def _scan(self, partition: TopicPartition, from_offset: int) -> Generator[Record, None, None]:
+    def _scan(self, partition: TopicPartition, from_offset: int) -> Generator[RecordColumns, None, None]:
         partition_id = self._partition_id(partition)
         with self._file.read() as reader:
             reader.execute("begin")
@@ -266,13 +277,14 @@ class SqliteChangelog(Changelog):
                     f"and transaction_id not in ({ABORTED}) order by batch_id",
                     (batch_with(reader, partition_id, from_offset), batch_number(partition_id, end)),
                 )
-                yield Record(-1, None, None)
+                yield RecordColumns((), (), (), ())
                 with self._sound(reader, partition):
                     for row in rows:
-                        records = RecordBatch(*row).records()
-                        if offset_of(row[0]) < from_offset:
-                            records = (record for record in records if record.offset >= from_offset)
-                        yield from records
+                        columns = RecordBatch(*row).columns()
+                        if columns.offsets[0] < from_offset:
+                            columns = columns.part(bisect_left(columns.offsets, from_offset))
+                        if columns.offsets:
+                            yield columns
             finally:
                 if self._file.is_open:
                     roll_back(reader)
@@ -339,6 +351,12 @@ class SqliteChangelog(Changelog):
                 )
             partition_id = self._partition_ids[partition] = row[1]
         return partition_id
+
+
+def _records(scan: Generator[RecordColumns, None, None]) -> Generator[Record, None, None]:
+    with closing(scan):
+        for columns in scan:
+            yield from columns.records()
 
 
 def _level(given: Durability | str) -> Durability:

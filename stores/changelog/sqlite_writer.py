@@ -94,7 +94,7 @@ def truncate(writer: Connection, partition_id: int, before_offset: int) -> int:
     writer.execute("delete from batch where batch_id >= ? and batch_id < ?", (begin, border))
     for row in writer.execute(f"select {COLUMNS} from batch where batch_id = ?", (border,)).fetchall():
         batch = RecordBatch(*row)
-        records = [record for record in batch.records() if record.offset >= before_offset]
+        records = [record for record in batch.columns().records() if record.offset >= before_offset]
         if len(records) < batch.count:
             replace(writer, [batch], records)
             num_removed += batch.count - len(records)
@@ -233,7 +233,7 @@ class Compaction:
     def _new_pass(self, writer: Connection, start: int, end: int) -> _Pass:
         # A pass that did not end may have put clean and dirty records into one batch.
         dirty = max(self._clean_offset(writer)[0], start)
-        return _Pass(batch_with(writer, self._partition_id, dirty), self._number(end), self._number(start), dirty)
+        return _Pass(batch_with(writer, self._partition_id, dirty), self._number(end), self._number(start))
 
     def _number(self, offset: int) -> int:
         return batch_number(self._partition_id, offset)
@@ -272,7 +272,7 @@ class Compaction:
             records = [
                 record
                 for batch, of_batch in zip(committed, live, strict=True)
-                for record in compress(batch.records(), of_batch)
+                for record in compress(batch.columns().records(), of_batch)
             ]
             replace(writer, read, records)
         return num_live
@@ -302,13 +302,12 @@ class Compaction:
 class _Pass:
     """A pass: first it notes the new records before ``end``, then it compacts all before ``end``; ``at`` is next.
 
-    All these are numbers of batches. New records have offsets from ``dirty`` on.
+    All these are numbers of batches.
     """
 
     at: int
     end: int
     start: int
-    dirty: int
     sweeping: bool = False
     kept: int = 0
     last: dict[bytes, int] = field(default_factory=dict)
@@ -336,11 +335,10 @@ def _batches(writer: Connection, begin: int, end: int) -> list[RecordBatch]:
 
 
 def _note(under_way: _Pass, read: Sequence[RecordBatch]) -> None:
-    last, dirty = under_way.last, under_way.dirty
     for batch in read:
         for offset, key in zip(*batch.keys(), strict=True):
-            if key is not None and offset >= dirty:
-                last[_noted(key)] = offset
+            if key is not None:
+                under_way.last[_noted(key)] = offset
 
 
 def _live(batch: RecordBatch, last: Mapping[bytes, int], is_expired: IsExpired | None) -> list[bool]:

@@ -69,7 +69,7 @@ def records_of(path: Path, limit: int | None = None) -> Iterator[Line]:
 
 def _records(path: Path, topic: str, partition: int, state: str, *row: Any) -> Iterator[Line]:
     try:
-        for record in RecordBatch(*row).records():
+        for record in RecordBatch(*row).columns().records():
             yield {
                 "topic": topic,
                 "partition": partition,

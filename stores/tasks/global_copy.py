@@ -24,7 +24,7 @@ from stores.records.timestamped import TimestampedKeyValue
 from stores.registry import backend_named
 from stores.tasks.identifier import check_topic
 from stores.tasks.on_error import DeadLetterTopic, OnError, checked_on_error
-from stores.tasks.stores.log_follower import LogFollower, Piece
+from stores.tasks.stores.log_follower import ColumnReader, LogFollower, Piece
 from stores.tasks.stores.log_format import VERSION_HEADER, Conversion
 from stores.topic import Topic, topic_name
 
@@ -95,6 +95,7 @@ class TopicConversion(Conversion):
     ) -> None:
         super().__init__(store, records, None)
         self._copy, self._topic = copy, topic
+        self.plain = self.plain and topic is None
 
     def fitting(self, partition: TopicPartition, record: Record) -> Iterator[tuple[bytes, bytes | None]]:
         if not record.key:
@@ -196,7 +197,11 @@ class GlobalCopy(LogFollower):
         for partition, offset in self._next.items():
             # No name holds the read: it ends here, and with it a snapshot of the changelog.
             if piece.add(
-                partition, iter(self._changelog.read(partition, offset)), conversion, records_max, COMMIT_BYTES_MAX
+                partition,
+                ColumnReader(self._changelog.read_columns(partition, offset)),
+                conversion,
+                records_max,
+                COMMIT_BYTES_MAX,
             ):
                 break
             whole_partitions.append(partition)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+import sys
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import accumulate
+from operator import add
 from pathlib import Path
 from time import perf_counter
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from stores.changelog.interface import Changelog, Record
+from stores.changelog.interface import Changelog, RecordColumns
 from stores.config import StoreConfig
 from stores.errors import StoreCorruptedError, StoreError, StoreTooNewError
 from stores.failpoints import Part, declare, reach
@@ -102,6 +105,23 @@ class Restored:
     """The offsets that the restore of a whole store needs and the changelog lacks: the first one, and the end."""
 
 
+class ColumnReader:
+    """A read of a log, in parts of any size."""
+
+    def __init__(self, read: Iterator[RecordColumns]) -> None:
+        self._read = read
+        self._left: RecordColumns | None = None
+
+    def next(self) -> RecordColumns | None:
+        """Return the next records, at least one; None at the end. Raises: ChangelogError."""
+        columns, self._left = self._left or next(self._read, None), None
+        return columns
+
+    def give_back(self, columns: RecordColumns) -> None:
+        """Let ``columns``, the last ones of those that ``next`` returned, come next: at least one record."""
+        self._left = columns
+
+
 class Piece:
     """Records of a log that a store takes in one step, and the last offset of each partition that they are from."""
 
@@ -116,35 +136,35 @@ class Piece:
         """The bytes of their keys and values."""
 
     def add(
-        self,
-        partition: TopicPartition,
-        records: Iterator[Record],
-        conversion: Conversion,
-        records_max: int,
-        bytes_max: int,
+        self, partition: TopicPartition, reader: ColumnReader, conversion: Conversion, records_max: int, bytes_max: int
     ) -> bool:
         """Add records until the piece is full, by number or bytes; return whether it is. Raises: ChangelogError."""
-        pairs, plain, key_bytes_max = self.pairs, conversion.plain, conversion.key_bytes_max
-        read, num_bytes, unkeyed = self.read, self.num_bytes, 0
-        record = None
-        for record in records:
-            read += 1
-            _, key, value, _, headers = record
-            if key is None:
-                unkeyed += 1
-            else:
-                if plain and not headers and 0 < len(key) <= key_bytes_max:
-                    pairs.append((key, value))
-                else:
-                    pairs.extend(conversion.fitting(partition, record))
-                num_bytes += len(key) + len(value or b"")
-            if read >= records_max or num_bytes >= bytes_max:
-                break
-        if record is not None:
-            self.offsets[partition] = record.offset
-        self.records += read - self.read - unkeyed
-        self.read, self.num_bytes = read, num_bytes
-        return read >= records_max or num_bytes >= bytes_max
+        while self.read < records_max and self.num_bytes < bytes_max:
+            columns = reader.next()
+            if columns is None:
+                return False
+            sizes = _sizes(columns)
+            count = min(len(sizes), records_max - self.read)
+            if self.num_bytes + sum(sizes) > bytes_max:
+                count = min(count, bisect_left(list(accumulate(sizes)), bytes_max - self.num_bytes) + 1)
+            if count < len(sizes):
+                reader.give_back(columns.part(count))
+                columns, sizes = columns.part(0, count), sizes[:count]
+            self.pairs.extend(conversion.pairs(partition, columns))
+            self.offsets[partition] = columns.offsets[-1]
+            self.read += count
+            self.records += count - columns.keys.count(None)
+            self.num_bytes += sum(sizes)
+        return True
+
+
+def _sizes(columns: RecordColumns) -> list[int]:
+    """Return the bytes of the key and value of each record; 0 for one without a key, which is of no store."""
+    keys: Sequence[Any] = columns.keys
+    values: Sequence[Any] = columns.values
+    if None in keys or None in values:
+        return [0 if key is None else len(key) + len(value or b"") for key, value in zip(keys, values, strict=True)]
+    return list(map(add, map(len, keys), map(len, values)))
 
 
 class LogFollower:
@@ -271,16 +291,14 @@ def restore(
         if on_restore is not None:
             on_restore(progress)
 
-    records = iter(changelog.read(partition, result.from_offset))
-    if max_records is not None:
-        records = islice(records, max_records)
-    read = 0
+    reader = ColumnReader(changelog.read_columns(partition, result.from_offset))
+    left = sys.maxsize if max_records is None else max_records
     piece = Piece()
-    while piece.add(partition, records, conversion, PIECE_RECORDS_MAX, PIECE_BYTES_MAX):
+    while piece.add(partition, reader, conversion, min(PIECE_RECORDS_MAX, left), PIECE_BYTES_MAX) and left > piece.read:
         write(piece)
-        read += piece.read
+        left -= piece.read
         piece = Piece()
-    result.cut = max_records is not None and read + piece.read >= max_records
+    result.cut = left <= piece.read
     if piece.offsets:
         write(piece, None if result.cut else position)
     elif not result.cut and PositionBound(position).behind(store.position(IsolationLevel.READ_COMMITTED)):

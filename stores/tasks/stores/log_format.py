@@ -20,11 +20,12 @@ Source: KIP-258, "Rejected Alternatives": a changelog may never overwrite a reco
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Final
+from itertools import chain
+from typing import Any, Final
 
-from stores.changelog.interface import Changelog, Headers, Producer, Record
+from stores.changelog.interface import Changelog, Headers, Producer, Record, RecordColumns
 from stores.errors import ChangelogError, StoreIncompatibleError
 from stores.failpoints import Part, declare
 from stores.interface import KeyValueStore, TopicPartition
@@ -69,10 +70,10 @@ class Conversion(RecordConverter):
     """A converter of records for ``store``, of ``records`` (None: bytes) in the format of ``upgrade`` (None: 0)."""
 
     def __init__(self, store: KeyValueStore, records: RecordKind | None, upgrade: Upgrade | None) -> None:
-        self.plain = records is None and upgrade is None
-        """True if a record without headers is kept unchanged."""
         self.key_bytes_max = store.max_key_bytes
         self._kind = PlainConverter() if records is None else records.converter(store)
+        self.plain = upgrade is None and isinstance(self._kind, PlainConverter)
+        """True if a record without headers is kept unchanged."""
         self._upgrade = upgrade
         self._version = 0 if upgrade is None else upgrade.to_version
 
@@ -92,6 +93,16 @@ class Conversion(RecordConverter):
     def _upgraded(self, record: Record, upgrade: Upgrade, version: int) -> Iterable[tuple[bytes, bytes | None]]:
         for key, value in upgrade.convert(record, version):
             yield from self._kind.convert(record._replace(key=key, value=value, headers=()))
+
+    def pairs(self, partition: TopicPartition, columns: RecordColumns) -> Iterable[tuple[bytes, bytes | None]]:
+        """Return the pairs of records, in their order. Raises: as ``fitting``."""
+        keys: Sequence[Any] = columns.keys
+        if self.plain and columns.headers is None and None not in keys:
+            sizes = list(map(len, keys))
+            if min(sizes) and max(sizes) <= self.key_bytes_max:
+                return zip(keys, columns.values, strict=True)
+        keyed = (record for record in columns.records() if record.key is not None)
+        return chain.from_iterable(self.fitting(partition, record) for record in keyed)
 
     def fitting(self, partition: TopicPartition, record: Record) -> Iterator[tuple[bytes, bytes | None]]:
         """Yield the pairs of a record, but no removal of a key that no store can have. Raises: ChangelogError."""

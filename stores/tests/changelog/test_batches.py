@@ -82,7 +82,7 @@ def test_records_come_back_as_they_were(
         # As on a machine of the other order, apart from the order itself: what was packed there is swapped.
         monkeypatch.setattr(sys, "byteorder", byteorder)
     rows = list(rows_of(NUMBER, 7, fields(expected)))
-    assert [record for row in rows for record in RecordBatch(*row).records()] == expected
+    assert [record for row in rows for record in RecordBatch(*row).columns().records()] == expected
     assert {row.transaction for row in rows} == {7}
 
 

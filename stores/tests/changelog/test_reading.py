@@ -10,7 +10,7 @@ from stores.changelog.interface import Changelog, Record
 from stores.changelog.producer import PENDING_RECORDS_MAX
 from stores.errors import ChangelogError, OffsetOutOfRangeError, StoreClosedError
 from stores.interface import TopicPartition
-from stores.tests.changelog.records import MANY, A, await_sent, marks, pairs, put
+from stores.tests.changelog.records import MANY, A, B, await_sent, marks, pairs, put
 
 
 def test_what_is_committed_is_read_back_with_keys_values_tombstones_timestamps_and_headers(log: Changelog) -> None:
@@ -32,6 +32,26 @@ def test_reading_begins_at_the_offset_asked_for_and_may_begin_at_the_end(log: Ch
     put(log, (b"a", b"1"), (b"b", b"2"), (b"c", b"3"))
     assert pairs(log, from_offset=1) == [(1, b"b", b"2"), (2, b"c", b"3")]
     assert pairs(log, from_offset=3) == []
+
+
+def test_columns_have_the_records_of_a_read_from_any_offset_also_where_some_were_removed(log: Changelog) -> None:
+    headers = (("h", b"\xff"),)
+    with log.producer("p") as producer:
+        for number in range(30):
+            producer.begin()
+            producer.send(A, b"%d" % (number % 7) if number % 5 else None, None if number % 4 else b"v", number)
+            producer.send(A, b"with headers", b"%d" % number, -1, headers if number > 25 else ())
+            if number % 6:
+                producer.commit()
+            else:
+                producer.abort()
+    log.compact(A)
+    for offset in range(log.start_offset(A), log.end_offset(A) + 1):
+        read = list(log.read_columns(A, offset))
+        assert all(columns.keys for columns in read)
+        assert [record for columns in read for record in columns.records()] == list(log.read(A, offset))
+    with pytest.raises(OffsetOutOfRangeError):
+        log.read_columns(A, log.end_offset(A) + 1)
 
 
 @pytest.mark.parametrize("offset", [-1, 4])
@@ -74,6 +94,29 @@ def test_compaction_keeps_the_last_committed_record_of_each_key_at_its_offset(lo
     assert (log.start_offset(A), log.end_offset(A)) == (0, 6)
     put(log, (b"c", b"1"))
     assert pairs(log)[-1] == (6, b"c", b"1")
+
+
+def test_compaction_keeps_what_was_committed_behind_an_aborted_transaction(log: Changelog) -> None:
+    skip_unless_it_compacts_at_once(log)
+    with log.producer("p") as producer:
+        producer.begin()
+        producer.send(A, b"aborted", b"1")
+        for _ in range(MANY):
+            producer.send(B, b"aborted", b"1")
+        producer.abort()
+    put(log, (b"a", b"1"), (b"b", b"1"))
+    put(log, (b"a", b"2"))
+    _, *last = pairs(log)
+    log.compact(A)
+    assert pairs(log) == last
+
+
+def test_truncation_goes_by_offsets_where_compaction_has_removed_records(log: Changelog) -> None:
+    skip_unless_it_compacts_at_once(log)
+    put(log, *((b"%d" % number, b"old") for number in range(10)))
+    put(log, *((b"%d" % number, b"new") for number in range(0, 10, 2)))
+    assert (log.compact(A), log.truncate(A, 6)) == (5, 3)
+    assert [offset for offset, _, _ in pairs(log, from_offset=6)] == [7, 9, 10, 11, 12, 13, 14]
 
 
 def test_compaction_never_lets_an_open_or_aborted_record_replace_a_committed_one(log: Changelog) -> None:

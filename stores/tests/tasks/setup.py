@@ -307,9 +307,9 @@ def _work(
 
 
 over_each_changelog = pytest.mark.parametrize(
-    "log", ["memory", pytest.param("kafka", marks=pytest.mark.kafka)], indirect=True
+    "log", ["memory", "sqlite", pytest.param("kafka", marks=pytest.mark.kafka)], indirect=True
 )
-"""Run a test over the embedded changelog, and over a Kafka broker."""
+"""Run a test over the changelogs in memory and in a file, and over a Kafka broker."""
 
 
 def logged(log: Any, store: str) -> dict[bytes, bytes]:

@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from stores.changelog import MemoryChangelog, Record
+from stores import open_store
+from stores.changelog import Changelog, MemoryChangelog, Record
 from stores.interface import TopicPartition
 from stores.tasks import RestoreProgress, TaskContext
+from stores.tasks.stores.log_follower import restore
+from stores.tasks.stores.log_format import Conversion
+from stores.tasks.stores.replay_bound import ReplayBound
 from stores.tests.tasks.setup import (
     DIRECT,
     INDEXED,
@@ -19,6 +23,7 @@ from stores.tests.tasks.setup import (
     expected_state,
     feed,
     outputs,
+    over_each_changelog,
     single,
     state,
 )
@@ -86,8 +91,9 @@ def test_a_corrupted_store_is_wiped_and_restored_with_the_reason_reported(tmp_pa
     task.close()
 
 
+@pytest.mark.parametrize("log", ["memory", "sqlite"], indirect=True)
 def test_a_lost_store_is_restored_from_the_start_in_bounded_pieces_that_tell_how_far_they_are(
-    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, log: Changelog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stores.tasks.stores.log_follower.PIECE_RECORDS_MAX", 10)
     reports: list[RestoreProgress] = []
@@ -110,8 +116,9 @@ def test_a_lost_store_is_restored_from_the_start_in_bounded_pieces_that_tell_how
     task.close()
 
 
+@pytest.mark.parametrize("log", ["memory", "sqlite"], indirect=True)
 def test_a_restore_keeps_its_pieces_below_a_number_of_bytes(
-    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, log: Changelog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stores.tasks.stores.log_follower.PIECE_BYTES_MAX", 1_000)
     reports: list[RestoreProgress] = []
@@ -124,6 +131,29 @@ def test_a_restore_keeps_its_pieces_below_a_number_of_bytes(
     task.open()
     assert [(progress.records, progress.bytes) for progress in reports] == [(2, 1_000), (4, 2_000), (6, 3_000)]
     task.close()
+
+
+@over_each_changelog
+@pytest.mark.parametrize("at_once", [1, 4, 25])
+def test_a_restore_of_so_many_records_goes_on_behind_them(tmp_path: Path, log: Changelog, at_once: int) -> None:
+    partition = TopicPartition("input", 0)
+    with log.producer() as producer:
+        for number in range(25):
+            producer.send(partition, b"%d" % (number % 9) if number % 8 else None, b"%d" % number)
+        producer.flush()
+    with open_store(INDEXED, tmp_path / "store") as store:
+        bound, offset, pieces = ReplayBound(-1), None, list[int | None]()
+        bound.follow(store.persistence)
+        while offset != 24:
+            conversion = Conversion(store, None, None)
+            done = restore(store, log, partition, offset, {}, None, bound, conversion, max_records=at_once)
+            assert done.cut == (done.last_offset == done.from_offset + at_once - 1)
+            offset = done.last_offset
+            pieces.append(offset)
+        assert pieces == [min(number + at_once, 25) - 1 for number in range(0, 25, at_once)]
+        with store.all() as pairs:
+            last = {b"%d" % (number % 9): b"%d" % number for number in range(25) if number % 8}
+            assert dict(pairs) == last
 
 
 def test_a_range_delete_of_many_keys_is_restored_whole(tmp_path: Path, log: MemoryChangelog) -> None:
