@@ -6,7 +6,7 @@ killed is started again with the same ones, and continues.
 ``WORKLOADS`` has the queries by the names of ``harness.experiments.query_faults.experiment``. Two need no data set:
 their events have names, and times that no two share. One counts events by key in a typed store, and gives out each
 count. The rows of the other come from timers: each event registers one, which is due an hour and a half later. The
-two others are workloads of tasks, with windows and sessions, by the function of one record.
+two others are workloads of tasks, with windows by the function of one record, and with sessions by that of batches.
 """
 
 from __future__ import annotations
@@ -275,22 +275,28 @@ _SHOWN = 3
 
 
 class TaskWorkload(QueryWorkload):
-    """The workload of tasks with this name."""
+    """The workload of tasks with this name, by a function of records or of ``batches`` of them."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, *, batches: bool = False) -> None:
+        self._name, self._batches = name, batches
         self._workload = stateful_queries.WORKLOADS[name]
 
     def write_batches(self, folder: Path, batches: int, seed: int) -> None:
         stateful_queries.write_events(self._name, folder, batches=batches, count=_EVENTS * batches, seed=seed)
 
     def query(self, spark: SparkSession, given: Given) -> DataFrame:
-        kinds, level = records_of(self._workload), Durability(given.durability)
+        kinds, level, process = records_of(self._workload), Durability(given.durability), self._workload.process
+        function: dict[str, Any] = (
+            {"process_batch": given.faulty(FaultyRecords, stateful_queries.in_batches(process))}
+            if self._batches
+            else {"process_record": given.faulty(FaultyRecords, process)}
+        )
         return stateful_queries.stateful_query(
             spark,
             self._name,
             given.folder,
-            process_record=given.faulty(FaultyRecords, self._workload.process),
+            **function,
+            batch_max_records=_EVENTS // 10,
             stores={
                 name: StoreConfig(given.backend, durability=level, records=kinds.get(name))
                 for name in self._workload.store_names
@@ -314,7 +320,7 @@ WORKLOADS: Mapping[str, QueryWorkload] = MappingProxyType(
         "count": Counting(),
         "timers": TimerQuery(),
         "flights_by_hour": TaskWorkload("flights_by_hour"),
-        "aircraft_sessions": TaskWorkload("aircraft_sessions"),
+        "aircraft_sessions": TaskWorkload("aircraft_sessions", batches=True),
     }
 )
 

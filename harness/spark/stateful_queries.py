@@ -1,13 +1,14 @@
 """The workloads of tasks as stateful streaming queries, and Spark SQL's answers over the same events.
 
 A query reads ``FOLDER/events``, one file for each batch, keeps its state in ``FOLDER/state``, and writes files to
-``FOLDER/sink``. Its function is the one that a ``StreamTask`` runs. Each event gives out one row, so the sink is
-compared row by row.
+``FOLDER/sink``. Its function is the one that a ``StreamTask`` runs, of records or of batches of them. Each event gives
+out one row, so the sink is compared row by row.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ from pyspark.sql import functions as F
 from harness.spark.expected import differences, expected_rows, expected_state
 from harness.workloads.tasks import AircraftSessions, Count, FlightsByHour
 from harness.workloads.workload import TypedWorkload
+from stores.changelog import Record
 from stores.changelog.files import VersionLog
 from stores.config import StoreConfig
 from stores.spark import stateful
+from stores.tasks import Batch
 
 WORKLOADS: dict[str, Any] = {
     "count": Count(keys=500),
@@ -63,6 +66,19 @@ def write_events(name: str, folder: Path, *, batches: int, count: int, seed: int
         os.utime(file, (_FIRST_FILE_S + number, _FIRST_FILE_S + number))
 
 
+def in_batches(process: Callable[[Record, Any], None]) -> Callable[[Batch[Any, Any], Any], None]:
+    """Return a function of batches that calls ``process`` for each record, as the current one."""
+
+    def process_batch(batch: Batch[Any, Any], context: Any) -> None:
+        whole = context.record
+        for record in batch:
+            context.record = record
+            process(record, context)
+        context.record = whole
+
+    return process_batch
+
+
 def stateful_query(
     spark: SparkSession, name: str, folder: Path, *, backend: str = "rocksdb", **changed: Any
 ) -> DataFrame:
@@ -72,7 +88,7 @@ def stateful_query(
     events = spark.readStream.schema(_SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder / "events"))
     arguments: dict[str, Any] = {
         "key": "key",
-        "process_record": workload.process,
+        **({} if "process_batch" in changed else {"process_record": workload.process}),
         "stores": {store: StoreConfig(backend, records=kinds.get(store)) for store in workload.store_names},
         "partitions": PARTITIONS,
         "state": folder / "state",

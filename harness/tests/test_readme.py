@@ -53,7 +53,11 @@ PRINTED: Mapping[str, list[str | None]] = {
     ],
     "docs/kafka.md": [None, ""],
     "docs/worker.md": ["", "[]\n", "", "[b'30', b'17']\n", ""],
-    "docs/spark.md": ["[('be', '2'), ('not', '1'), ('or', '1'), ('to', '2')]\n", ""],
+    "docs/spark.md": [
+        "[('be', '2'), ('not', '1'), ('or', '1'), ('to', '2')]\n",
+        "[('be', 2), ('not', 1), ('or', 1), ('to', 2)]\n",
+        "",
+    ],
 }
 """The output of each block of Python, by document. Those with None need a broker, and
 ``stores/tests/kafka/test_documentation.py`` runs them."""
@@ -111,7 +115,7 @@ def spark_input(folder: Path) -> set[str]:
     """Run the shell line of the document that makes the input; return the names that the program may leave."""
     [line] = re.findall(r"^    (mkdir .*)$", (ROOT / ON_SPARK).read_text(), re.MULTILINE)
     subprocess.run(["sh", "-c", line], cwd=folder, check=True)
-    return {"words", "state", "sink", "checkpoint"}
+    return {"words", "state", "totals", "sink", "checkpoint"}
 
 
 @pytest.mark.spark

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -22,7 +23,7 @@ from stores.records import INT64, STR, KeyValue, TimestampedKeyValue
 from stores.records.serdes import MsgspecJson
 from stores.spark import Context, Rows, stateful
 from stores.spark.sources import StateTable
-from stores.tasks import TaskContext, Topic
+from stores.tasks import Batch, TaskContext, Topic
 
 COUNTS = StoreConfig("rocksdb", records=TimestampedKeyValue(key=STR, value=INT64))
 SCHEMA = "plane string, at timestamp"
@@ -198,7 +199,10 @@ def test_batch_jobs_make_versions_that_a_query_continues(spark: SparkSession, ev
     assert VersionLog.open(tmp_path / "state").newest_complete() == 2
 
 
-def test_a_function_of_records_reads_and_writes_topics_with_serdes(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["process_record", "process_batch"])
+def test_a_function_of_records_or_of_batches_reads_and_writes_topics_with_serdes(
+    spark: SparkSession, tmp_path: Path, form: str
+) -> None:
     """Their serdes go to the executors with the function."""
     orders, totals = Topic("orders", key=STR, value=MsgspecJson(list[int])), Topic("totals", key=STR, value=INT64)
 
@@ -207,13 +211,18 @@ def test_a_function_of_records_reads_and_writes_topics_with_serdes(spark: SparkS
         context.store("sums").put(record.key, before + sum(record.value or ()))
         context.forward(totals, record.key, before + sum(record.value or ()))
 
+    def add_up_all(batch: Batch[str, list[int]], context: TaskContext) -> None:
+        sums = context.store("sums")
+        for key, numbers in zip(batch.keys, batch.values, strict=True):
+            sums.put(key, (sums.get(key) or 0) + sum(numbers or ()))
+            context.forward_many(totals, pa.array([key]), pa.array([sums.get(key)]))
+
     rows = [("orders", "a", b"[1, 2]", 0), ("orders", "b", None, 1), ("orders", "a", b"[4]", 2)]
     frame = spark.createDataFrame(rows, "topic string, key string, value binary, offset long")
     given: dict[str, Any] = {"key": "key", "stores": {"sums": KeyValue(key=STR, value=INT64)}, "partitions": 1}
     output = "topic string not null, key binary, value binary"
-    made = stateful(
-        frame, process_record=add_up, topics=[orders], output=output, state=tmp_path / "state", **given
-    ).collect()
+    function: dict[str, Any] = {form: add_up if form == "process_record" else add_up_all}
+    made = stateful(frame, **function, topics=[orders], output=output, state=tmp_path / "state", **given).collect()
     assert [(row.topic, totals.decoded(Record(0, bytes(row.key), bytes(row.value)))[1:3]) for row in made] == [
         ("totals", ("a", 3)),
         ("totals", ("b", 0)),
@@ -294,8 +303,10 @@ def test_a_state_is_used_only_as_it_was_created(spark: SparkSession, events: Pat
         {"stores": {"_times": "rocksdb"}},
         {"process": None},
         {"process_record": count},
+        {"process_batch": count},
         {"topics": [Topic("orders", key=STR, value=STR)]},
         {"process": None, "process_record": count, "output": None},
+        {"process": None, "process_batch": count, "output": None},
         {"null_keys": "drop"},
         {"version": 3},
     ],

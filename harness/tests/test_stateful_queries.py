@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -14,6 +15,7 @@ from pyspark.sql import SparkSession
 from harness.spark.session import session
 from harness.spark.stateful_queries import (
     WORKLOADS,
+    in_batches,
     run_query,
     stateful_query,
     write_events,
@@ -32,13 +34,19 @@ def spark(joined_jvm: object) -> Iterator[SparkSession]:
         yield spark
 
 
+IN_BATCHES = {"process_batch": in_batches(WORKLOADS["aircraft_sessions"].process), "batch_max_records": 100}
+
+
 @pytest.mark.parametrize(
-    ("name", "backend"), [*((name, "rocksdb") for name in WORKLOADS), ("aircraft_sessions", "lmdb")]
+    ("name", "changed"),
+    [*((name, {}) for name in WORKLOADS), ("aircraft_sessions", {"backend": "lmdb", **IN_BATCHES})],
 )
-def test_sink_and_state_equal_spark_sql(spark: SparkSession, tmp_path: Path, name: str, backend: str) -> None:
+def test_sink_and_state_equal_spark_sql(
+    spark: SparkSession, tmp_path: Path, name: str, changed: dict[str, Any]
+) -> None:
     write_events(name, tmp_path / "events", batches=BATCHES, count=EVENTS)
     kept = Retention(snapshot_versions=2, keep_versions=1)
-    run_query(stateful_query(spark, name, tmp_path, backend=backend, retention=kept), tmp_path)
+    run_query(stateful_query(spark, name, tmp_path, retention=kept, **changed), tmp_path)
     assert wrong_rows(spark, name, tmp_path) == []
     assert wrong_state(spark, name, tmp_path) == []
 

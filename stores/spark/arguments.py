@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from stores.config import StoreConfig
@@ -17,7 +17,7 @@ from stores.records.timestamped import TTL
 from stores.registry import backend_named
 from stores.spark.context import TIMES, TIMES_KIND
 from stores.spark.plan import PARTITION_COLUMN
-from stores.spark.record_wise import FORWARDED, VALUE
+from stores.spark.record_columns import FORWARDED, VALUE
 from stores.spark.rows import GROUP, REFUSE
 
 if TYPE_CHECKING:
@@ -58,16 +58,27 @@ def check_events(events: DataFrame, keys: tuple[str, ...], order_by: str | None,
         raise ConfigError(f"null_keys is {REFUSE!r} or {GROUP!r}, not {null_keys!r}")
 
 
-def check_functions(process: object, process_record: object, on_timer: object, topics: object) -> None:
-    """Check the functions: there is one for rows, or one for records, of ``topics``. Raises: TypeError, ConfigError."""
-    if (process is None) == (process_record is None):
-        raise ConfigError("give a function of rows as process, or one of records as process_record")
-    if process is not None:
-        check_function("process", process, "the rows", "the context")
-        if topics:
-            raise ConfigError("a function of rows reads no topics: leave topics out, or give process_record")
-    else:
-        check_function("process_record", process_record, "the record", "the context")
+FUNCTIONS = {"process": "the rows", "process_record": "the record", "process_batch": "the batch"}
+"""The functions, of which a query has one, and what each is called with."""
+
+
+def check_functions(functions: Mapping[str, object], on_timer: object, topics: object) -> None:
+    """Check the functions: one of ``FUNCTIONS`` is not None. That of rows has no ``topics``.
+
+    Raises: TypeError, ConfigError.
+    """
+    given = [name for name, function in functions.items() if function is not None]
+    if len(given) != 1:
+        raise ConfigError(
+            f"give one function, and not {' and '.join(given) or 'none'}: of rows as process, of records as "
+            "process_record, or of many records as process_batch"
+        )
+    [name] = given
+    check_function(name, functions[name], FUNCTIONS[name], "the context")
+    if name == "process" and topics:
+        raise ConfigError(
+            "a function of rows reads no topics: leave topics out, or give process_record or process_batch"
+        )
     if on_timer is not None:
         check_function("on_timer", on_timer, "the key", "the time", "the context")
 
@@ -87,9 +98,15 @@ def check_records(events: DataFrame, keys: tuple[str, ...]) -> None:
         kind = events.schema[name].dataType.typeName() if name in events.columns else None
         if kind not in ("string", "binary"):
             raise ConfigError(
-                f"process_record needs the columns {keys[0]!r} and {VALUE!r} as binary or string, and {name!r} is "
+                f"a record needs the columns {keys[0]!r} and {VALUE!r} as binary or string, and {name!r} is "
                 f"{kind or 'missing'}: select them so, or give a function of rows as process"
             )
+
+
+def check_batches(max_records: object, max_bytes: object) -> None:
+    """Check the bounds of a batch of records. Raises: TypeError, ConfigError."""
+    check_number("batch_max_records", max_records, "1 or more", 1)
+    check_number("batch_max_bytes", max_bytes, "1 or more", 1)
 
 
 def check_timers(events: DataFrame, checkpoint: object, *, streaming: bool) -> None:

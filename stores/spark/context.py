@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from struct import Struct
 from struct import error as StructError
-from typing import Any, TypeVar, overload
+from typing import Any, Protocol, TypeVar, overload
 
 from stores.contract.arguments import check_time_ms
 from stores.errors import ConfigError, StoreCorruptedError
@@ -127,10 +127,24 @@ def _as_given(plain: Any) -> Any:
     return tuple(map(_as_given, plain)) if isinstance(plain, list) else plain
 
 
-class RecordTime:
-    """The time of the record that a record-wise function processes; that of typed stores by default."""
+class HasTime(Protocol):
+    """A context whose current record has a time."""
 
-    ms: int = SURROGATE_MS
+    @property
+    def timestamp_ms(self) -> int: ...
+
+
+class RecordTime:
+    """The time of the current record of a record-wise function; that of typed stores by default."""
+
+    def __init__(self) -> None:
+        self.of: HasTime | None = None
+        """The context of that function."""
+
+    @property
+    def ms(self) -> int:
+        """The time in milliseconds, ``SURROGATE_MS`` without such a function."""
+        return SURROGATE_MS if self.of is None else self.of.timestamp_ms
 
 
 class TimedStaging(StoreStaging):

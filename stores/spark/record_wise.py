@@ -16,6 +16,7 @@ from stores.errors import ConfigError, StoreError
 from stores.interface import TopicPartition
 from stores.records.handles import StoreHandle
 from stores.spark.context import Context, Timers, set_stream_time, stream_time_ms
+from stores.spark.record_columns import FORWARDED_COLUMNS, UNNAMED, Forwarded, records_of
 from stores.spark.rows import Rows
 from stores.tasks.context import NO_PARTITION, NO_RECORD, not_processing
 from stores.tasks.identifier import TaskId
@@ -30,16 +31,9 @@ K = TypeVar("K")
 V = TypeVar("V")
 Store = TypeVar("Store")
 
-VALUE = "value"
-"""The column with a record's value, which there must be. The key's column is named by the caller."""
-FORWARDED = (
-    "topic string not null, key binary, value binary, timestamp timestamp, "
-    "headers array<struct<key: string, value: binary>>, partition int"
-)
-"""The columns of forwarded records, and their order."""
-_COLUMNS = ("topic", "key", "value", "timestamp", "headers", "partition")
-_UNNAMED = "input"
-"""The topic of records that have no column for it."""
+Step = tuple[TopicPartition, Record, Any]
+"""A call of the function: its input partition, the current record of the context, and what the function is called for.
+"""
 
 
 class RecordContext:
@@ -58,8 +52,7 @@ class RecordContext:
         self._stores = batch._stores
         self._active = False
         """True while a record is processed or a timer fires."""
-        self._forwarded: list[tuple[str, bytes | None, bytes | None, int, Headers, int | None]] = []
-        """The outputs since they were last taken."""
+        self._forwarded = Forwarded()
         self.batch = batch
         """The batch, with its ID and version."""
         times = batch._state.times
@@ -143,6 +136,16 @@ class RecordContext:
         Raises: StoreError outside of the function; ConfigError for a partitioner; TypeError and ValueError for an
         invalid record, and for what a serde of the topic refuses.
         """
+        self._check(partitioner)
+        if isinstance(topic, Topic):
+            key, value = topic.encoded(key, value)
+            topic = topic.name
+        check_name("topic's name", topic)
+        time_ms = self.record.timestamp_ms if timestamp_ms == -1 else timestamp_ms
+        self._forwarded.add((topic, key, value, time_ms, check_record(key, value, time_ms, headers), partition))
+
+    def _check(self, partitioner: object) -> None:
+        """Check that an output may be given out. Raises: StoreError, ConfigError."""
         if not self._active:
             raise not_processing(self.task_id)
         if partitioner is not None:
@@ -150,12 +153,6 @@ class RecordContext:
                 "a stateful query does not know the number of partitions of a topic: give forward() a partition, or "
                 "the Kafka sink the option kafka.partitioner.class"
             )
-        if isinstance(topic, Topic):
-            key, value = topic.encoded(key, value)
-            topic = topic.name
-        check_name("topic's name", topic)
-        time_ms = self.record.timestamp_ms if timestamp_ms == -1 else timestamp_ms
-        self._forwarded.append((topic, key, value, time_ms, check_record(key, value, time_ms, headers), partition))
 
     def forward_many(
         self,
@@ -167,16 +164,16 @@ class RecordContext:
         partition: int | None = None,
         partitioner: object = None,
     ) -> None:
-        """Give out rows by their columns, all of one length. Raises: as ``forward``; no row is given out then."""
-        before = len(self._forwarded)
-        times_ms = [-1] * len(keys) if timestamps_ms is None else timestamps_ms
-        pairs: Sequence[Headers] = [()] * len(keys) if headers is None else headers
-        try:
-            for key, value, time_ms, own in zip(keys, values, times_ms, pairs, strict=True):
-                self.forward(topic, key, value, time_ms, own, partition, partitioner)
-        except BaseException:
-            del self._forwarded[before:]
-            raise
+        """Give out rows by their columns, all of one length: sequences, or Arrow arrays.
+
+        Of arrays, keys and values are binary, or what the serdes of the topic write: texts for STR, integers for INT64.
+        The default timestamp is that of the input record, in a batch the highest of its records.
+
+        Raises: as ``forward``; ValueError for columns of different lengths. No row is given out then.
+        """
+        self._check(partitioner)
+        own_ms = self.record.timestamp_ms
+        self._forwarded.add_columns(topic, keys, values, timestamps_ms, own_ms, headers, partition)
 
     def commit(self) -> None:
         """Do nothing: the batch is what is committed."""
@@ -188,9 +185,9 @@ class RecordContext:
 
 @dataclass(frozen=True)
 class RecordWise:
-    """A function of a batch that calls ``function`` for each record, and ``timer`` for each timer that is due."""
+    """A function of a batch of Spark that calls ``function`` for each record, and ``timer`` for each due timer."""
 
-    function: Callable[[Record[Any, Any], Any], None]
+    function: Callable[[Any, Any], None]
     key: str
     columns: tuple[str, ...]
     """The columns that are given out, some of ``FORWARDED``."""
@@ -203,49 +200,44 @@ class RecordWise:
         times = context._state.times
         assert times is not None
         record_context = RecordContext(context)
-        time, before = context._state.record_time, record_context.stream_time_ms
-        for batch in rows.batches():
-            for partition, record in _records(batch, self.key, context.partition):
+        context._state.record_time.of, before = record_context, record_context.stream_time_ms
+        for steps in self.steps(rows, context.partition):
+            for partition, record, argument in steps:
                 record_context.partition, record_context.record, record_context._active = partition, record, True
-                time.ms = record.timestamp_ms
                 if record.timestamp_ms > record_context.stream_time_ms:
                     record_context.stream_time_ms = record.timestamp_ms
                 try:
-                    topic = self.topics.get(partition.topic)
-                    self.function(record if topic is None else topic.decoded(record), record_context)
+                    self.call(argument, self.topics.get(partition.topic), record_context)
                 except BaseException as error:
                     error.add_note(origin_note(record_context.task_id, partition, record))
                     raise
                 finally:
                     record_context._active = False
-            yield from self._taken(record_context)
+            yield from record_context._forwarded.take(self.columns)
+        record_context.record = NO_RECORD._replace(timestamp_ms=record_context.timestamp_ms)
         if record_context.stream_time_ms > before:
             set_stream_time(times, record_context.stream_time_ms)
+
+    def steps(self, rows: Rows, number: int) -> Iterator[Iterable[Step]]:
+        """Return the calls of the function; what is forwarded in each part of them is given out before the next."""
+        for batch in rows.batches():
+            yield ((partition, record, record) for partition, record in records_of(batch, self.key, number))
+
+    def call(self, argument: Any, topic: Topic[Any, Any] | None, context: RecordContext) -> None:
+        """Call the function with a record of bytes, as the serdes of its topic read it."""
+        self.function(argument if topic is None else topic.decoded(argument), context)
 
     def on_timer(self, key: Any, time_ms: int, context: Context) -> Iterator[pyarrow.RecordBatch]:
         """Call ``timer`` with a context of records; yield what it forwards."""
         assert self.timer is not None
         record_context = RecordContext(context)
         record_context.record = NO_RECORD._replace(timestamp_ms=time_ms)
-        record_context._active, context._state.record_time.ms = True, time_ms
+        record_context._active, context._state.record_time.of = True, record_context
         try:
             self.timer(key, time_ms, record_context)
         finally:
             record_context._active = False
-        yield from self._taken(record_context)
-
-    def _taken(self, context: RecordContext) -> Iterator[pyarrow.RecordBatch]:
-        import pyarrow as pa
-
-        outputs, context._forwarded = context._forwarded, []
-        if not outputs:
-            return
-        columns = dict(zip(_COLUMNS, map(list, zip(*outputs, strict=True)), strict=True))
-        columns["timestamp"] = [None if time_ms < 0 else time_ms * 1000 for time_ms in columns["timestamp"]]
-        columns["headers"] = [
-            [{"key": name, "value": content} for name, content in pairs] or None for pairs in columns["headers"]
-        ]
-        yield pa.record_batch([pa.array(columns[name], _types()[name]) for name in self.columns], names=self.columns)
+        yield from record_context._forwarded.take(self.columns)
 
 
 def topics_by_name(topics: Iterable[Topic[Any, Any]], columns: Iterable[str]) -> dict[str, Topic[Any, Any]]:
@@ -266,66 +258,15 @@ def topics_by_name(topics: Iterable[Topic[Any, Any]], columns: Iterable[str]) ->
         return by_name
     if len(by_name) > 1:
         raise ConfigError("rows without a column 'topic' are of one topic: give one Topic, or add the column")
-    return dict.fromkeys([_UNNAMED], *by_name.values())
+    return dict.fromkeys([UNNAMED], *by_name.values())
 
 
 def checked_output(output: StructType) -> tuple[str, ...]:
     """Return the columns of an output that a record-wise function may have. Raises: ConfigError for others."""
-    unknown = [name for name in output.names if name not in _COLUMNS]
+    unknown = [name for name in output.names if name not in FORWARDED_COLUMNS]
     if unknown or not output.names:
         raise ConfigError(
-            f"the output of a record-wise function has some of the columns {', '.join(_COLUMNS)}, and not "
+            f"the output of a record-wise function has some of the columns {', '.join(FORWARDED_COLUMNS)}, and not "
             f"{', '.join(map(repr, unknown)) or 'none'}: correct output, or give a function of rows as process"
         )
     return tuple(output.names)
-
-
-def _types() -> dict[str, Any]:
-    import pyarrow as pa
-
-    header = pa.struct([("key", pa.string()), ("value", pa.binary())])
-    return {
-        "topic": pa.string(),
-        "key": pa.binary(),
-        "value": pa.binary(),
-        "timestamp": pa.timestamp("us", "UTC"),
-        "headers": pa.list_(header),
-        "partition": pa.int32(),
-    }
-
-
-def _records(batch: pyarrow.RecordBatch, key: str, number: int) -> Iterator[tuple[TopicPartition, Record]]:
-    """Return the rows of a batch as records, with the input partition of each."""
-    import pyarrow as pa
-
-    names = set(batch.schema.names)
-    times, offsets, headers = [-1] * batch.num_rows, [-1] * batch.num_rows, None
-    if "timestamp_ms" in names:
-        times = batch.column("timestamp_ms").cast(pa.int64()).fill_null(-1).to_pylist()
-    elif "timestamp" in names:
-        at = batch.column("timestamp").cast(pa.timestamp("ms", "UTC"), safe=False)
-        times = at.cast(pa.int64()).fill_null(-1).to_pylist()
-    if "offset" in names:
-        offsets = batch.column("offset").cast(pa.int64()).fill_null(-1).to_pylist()
-    if "headers" in names:
-        headers = [
-            tuple((one["key"], one["value"]) for one in some or ()) for some in batch.column("headers").to_pylist()
-        ]
-    topics = batch.column("topic").to_pylist() if "topic" in names else [_UNNAMED] * batch.num_rows
-    numbers = batch.column("partition").to_pylist() if "partition" in names else [number] * batch.num_rows
-    keys, values = _bytes(batch.column(key)), _bytes(batch.column(VALUE))
-    partitions: dict[tuple[str, int], TopicPartition] = {}
-    for row in range(batch.num_rows):
-        origin = topics[row], numbers[row]
-        partition = partitions.get(origin)
-        if partition is None:
-            partition = partitions[origin] = TopicPartition(*origin)
-        yield partition, Record(offsets[row], keys[row], values[row], times[row], headers[row] if headers else ())
-
-
-def _bytes(column: pyarrow.Array) -> list[bytes | None]:
-    """Return texts as UTF-8, and bytes as they are."""
-    import pyarrow as pa
-
-    values: list[bytes | None] = column.cast(pa.binary()).to_pylist()
-    return values

@@ -115,6 +115,23 @@ def checked_batches(
         yield batch
 
 
+def in_pieces(batches: Iterable[pyarrow.RecordBatch], most: int, most_bytes: int) -> Iterator[pyarrow.RecordBatch]:
+    """Return the rows in batches of ``most`` each, but for the last one, and for larger ones than ``most_bytes``."""
+    waiting: list[pyarrow.RecordBatch] = []
+    num_rows = num_bytes = 0
+    for batch in batches:
+        rest = batch
+        while rest.num_rows:
+            part = rest.slice(0, most - num_rows)
+            rest = rest.slice(part.num_rows)
+            waiting.append(part)
+            num_rows, num_bytes = num_rows + part.num_rows, num_bytes + part.nbytes
+            if num_rows == most or num_bytes >= most_bytes:
+                yield from _as_one(waiting)
+                waiting, num_rows, num_bytes = [], 0, 0
+    yield from _as_one(waiting)
+
+
 _BATCH_ROWS = 10_000
 _BATCH_BYTES = 16 << 20
 

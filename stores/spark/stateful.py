@@ -15,6 +15,7 @@ from stores.declarations import Stores
 from stores.errors import ChangelogError, ConfigError, StoreError, StoreIncompatibleError
 from stores.spark.arguments import (
     SPARK_MIN,
+    check_batches,
     check_events,
     check_functions,
     check_idle,
@@ -26,12 +27,14 @@ from stores.spark.arguments import (
     parsed_output,
     prepare_python,
 )
+from stores.spark.batch_wise import BatchWise
 from stores.spark.context import TIMES
 from stores.spark.figures import figures_of, observed, with_column, with_figures
 from stores.spark.plan import PARTITION_COLUMN, Plan, QueryBatch
 from stores.spark.record_wise import RecordWise, checked_output, topics_by_name
 from stores.spark.rows import REFUSE
 from stores.spark.watermark import absolute
+from stores.tasks.settings import BATCH_MAX_BYTES, BATCH_MAX_RECORDS
 
 if TYPE_CHECKING:
     import pyarrow
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from stores.changelog.interface import Record
     from stores.spark.context import Context
     from stores.spark.rows import Rows
+    from stores.tasks.record_batch import Batch
     from stores.topic import Topic
 
 
@@ -50,6 +54,9 @@ def stateful(
     key: str | Sequence[str],
     process: Callable[[Rows, Context], Iterable[Any] | None] | None = None,
     process_record: Callable[[Record[Any, Any], Any], None] | None = None,
+    process_batch: Callable[[Batch[Any, Any], Any], None] | None = None,
+    batch_max_records: int = BATCH_MAX_RECORDS,
+    batch_max_bytes: int = BATCH_MAX_BYTES,
     topics: Sequence[Topic[Any, Any]] = (),
     output: str | StructType | None = None,
     stores: Stores,
@@ -79,6 +86,10 @@ def stateful(
     it forwards, with these columns. Within a batch they are in the order of ``offset`` if there is no ``order_by``.
     Records of ``topics`` have what the serdes of the ``Topic`` read, and all others bytes. The exception about one that
     they can't read fails the batch, as those of the function do.
+
+    ``process_batch(batch, context)``, instead of these, gets a ``Batch`` of up to ``batch_max_records`` such records of
+    one input partition, whose keys and values have up to ``batch_max_bytes``; a larger record is alone. Without
+    ``order_by``, the order among several inputs is any.
 
     ``stores`` are declared as those of a ``StreamTask``. ``state`` is a folder that driver
     and executors share, a path or a URI of ``pyarrow.fs``; it holds the state, and ``put_if_absent`` is the conditional
@@ -110,15 +121,28 @@ def stateful(
     keys = (key,) if isinstance(key, str) else tuple(key)
     checkpoint = None if checkpoint is None else absolute(os.fspath(checkpoint))
     check_events(events, keys, order_by, null_keys)
-    check_functions(process, process_record, on_timer, topics)
-    schema = parsed_output(output, records=process_record is not None)
-    if process_record is not None:
+    functions = {"process": process, "process_record": process_record, "process_batch": process_batch}
+    check_functions(functions, on_timer, topics)
+    of_records = process is None
+    schema = parsed_output(output, records=of_records)
+    if of_records:
         check_records(events, keys)
-        by_name = topics_by_name(topics, events.columns)
-        record_wise = RecordWise(process_record, keys[0], checked_output(schema), on_timer, by_name)
+        check_batches(batch_max_records, batch_max_bytes)
+        arguments = (keys[0], checked_output(schema), on_timer, topics_by_name(topics, events.columns))
+        record_wise = (
+            RecordWise(process_record, *arguments)
+            if process_record is not None
+            else BatchWise(
+                process_batch,  # type: ignore[arg-type]
+                *arguments,
+                max_records=batch_max_records,
+                max_bytes=batch_max_bytes,
+                in_order=order_by is not None,
+            )
+        )
         process, on_timer = record_wise, None if on_timer is None else record_wise.on_timer
         order_by = "offset" if order_by is None and "offset" in events.columns else order_by
-    configs = configs_of(stores, times=on_timer is not None or process_record is not None)
+    configs = configs_of(stores, times=on_timer is not None or of_records)
     partitions = _default_partitions(events, state) if partitions is None else partitions
     check_numbers(partitions, version)
     batch_id, query = _surrounding_batch(events)

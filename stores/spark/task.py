@@ -96,7 +96,7 @@ def run(plan: Plan, batch: QueryBatch, batches: Iterable[pyarrow.RecordBatch]) -
     if before is not None and before.has_times and TIMES not in plan.stores:
         raise StoreIncompatibleError(
             f"version {before.version} of partition {batch.partition} in {log.location} has the store of timers, and "
-            "this query has none: give stateful() its on_timer or process_record again"
+            "this query has none: give stateful() its on_timer, or a function of records or batches, again"
         )
     header = Header(
         "version",

@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import accumulate
 from operator import lt
 from typing import Any
 
@@ -18,7 +17,7 @@ from stores.changelog.interface import Record
 from stores.metrics import EarlyCommitCause
 from stores.tasks.context import ProcessFunction, TaskContext
 from stores.tasks.memory_budget import BudgetedTask, BudgetShare
-from stores.tasks.record_batch import Batch, num_bytes
+from stores.tasks.record_batch import Batch, within_bytes
 from stores.tasks.settings import TaskSettings
 from stores.tasks.task_transaction import TaskTransaction
 from stores.tasks.timing import NEVER_MS, Punctuator
@@ -113,7 +112,7 @@ class BatchSize:
         count = min(len(records), self.max_records, self._most, self._commit_every - self._transaction.processed)
         count = min(count, self._within_time(count))
         count = max(1, min(count, self._within_memory(count)))
-        return self._before_punctuator(records, _rising(records, self._within_bytes(records, count)))
+        return self._before_punctuator(records, _rising(records, within_bytes(records, count, self.max_bytes)))
 
     def measured(self, function: ProcessFunction) -> ProcessFunction:
         """Return ``function``, with what its records take noted."""
@@ -141,13 +140,6 @@ class BatchSize:
             return count
         room_bytes = min(self._memory.room(wanted_bytes), self._stores.room(wanted_bytes))
         return count if wanted_bytes <= room_bytes else room_bytes // self._record_bytes
-
-    def _within_bytes(self, records: Sequence[Record], count: int) -> int:
-        """The number of records with no more than ``max_bytes``, or 1."""
-        if num_bytes(records[:count]) <= self.max_bytes:
-            return count
-        sums = accumulate(num_bytes([record]) for record in records[:count])
-        return max(1, sum(sum_bytes <= self.max_bytes for sum_bytes in sums))
 
     def _before_punctuator(self, records: Sequence[Record], count: int) -> int:
         """The number of records up to the first one that makes a punctuator by stream time due."""

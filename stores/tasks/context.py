@@ -11,6 +11,7 @@ from stores.changelog.interface import Changelog, Headers, Producer, Record
 from stores.changelog.partitioners import PARTITIONERS, of_murmur2, partitioner_named
 from stores.errors import ChangelogError, StoreError
 from stores.interface import TopicPartition
+from stores.records.arrow_serdes import as_list
 from stores.records.handles import Kinds, StoreHandle, StoreTable, ViewHandle
 from stores.records.values import Report
 from stores.tasks.identifier import TaskId
@@ -259,16 +260,16 @@ class TaskContext:
     ) -> None:
         """Send outputs as ``forward`` does, by their columns, all of one length. In a partition they keep their order.
 
-        ``partition`` and ``partitioner`` are those of all of them. The default timestamp is that of the input record,
-        in a batch the highest of its records.
+        A column of keys, values or timestamps may also be an Arrow array. ``partition`` and ``partitioner`` are those
+        of all of them. The default timestamp is that of the input record, in a batch the highest of its records.
 
         Raises: as ``forward``; ValueError for columns of different lengths. Nothing is sent if a record is refused.
         """
         if not self._active:
             raise not_processing(self.task_id)
-        keys, values = list(keys), list(values)
-        own_ms = self.record.timestamp_ms
-        times_ms = [own_ms] * len(keys) if timestamps_ms is None else [own_ms if t == -1 else t for t in timestamps_ms]
+        keys, values = as_list(keys), as_list(values)
+        own_ms, given_ms = self.record.timestamp_ms, [-1] * len(keys) if timestamps_ms is None else timestamps_ms
+        times_ms = [own_ms if time_ms == -1 else time_ms for time_ms in as_list(given_ms)]
         if isinstance(topic, Topic):
             keys, values = topic.encoded_columns(keys, values)
             topic = topic.name

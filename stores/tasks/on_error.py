@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from stores.changelog.arguments import check_name
 from stores.changelog.interface import Changelog, Headers, Record
@@ -26,6 +26,8 @@ from stores.tasks.record_batch import Batch, offsets_text, partition_text, place
 from stores.tasks.record_undo import RecordUndo
 from stores.tasks.task_state import TaskCounters
 from stores.topic import Topic, topic_name
+
+C = TypeVar("C")
 
 _TEXT_CHARACTERS_MAX = 16_384
 """The most characters of a header: a broker refuses records that are too large."""
@@ -224,7 +226,7 @@ class GuardedFunction:
         return None
 
 
-def _read_whole(function: BatchFunction, batch: Batch[Any, Any], context: TaskContext) -> None:
+def read_whole(function: Callable[[Batch[Any, Any], C], None], batch: Batch[Any, Any], context: C) -> None:
     """Call ``function``. Raises: the error of records that it could not read, also if it has caught that error."""
     batch._errors.clear()  # Those of the batch that this one is a half of.
     function(batch, context)
@@ -320,7 +322,7 @@ def guarded(
     topics = {partition: topic for partition, topic in inputs.items() if topic is not None}
     if process is None:
         assert process_batch is not None
-        batches = partial(_read_whole, process_batch)
+        batches = partial(read_whole, process_batch)
         guarded_batches = batches if undo is None else GuardedBatches(batches, on_error, undo, counters)
         return BatchedFunction(guarded_batches, topics, on_deserialization_error, counters), undo
     function = process if undo is None else GuardedFunction(process, on_error, undo, counters)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, Self, overload
 
@@ -11,16 +11,19 @@ from stores.changelog.interface import Headers, K_co, Record, V_co
 from stores.errors import ConfigError, DeserializationError, StoreError
 from stores.extras import advice
 from stores.interface import TopicPartition
+from stores.records.arrow_serdes import deserialized
+from stores.records.serdes import BYTES, Serde
+from stores.tasks.arrow_records import COLUMNS, ArrowRecords, header_type, new_record
 from stores.topic import Topic
 
 if TYPE_CHECKING:
     import pyarrow
 
-_new_record: Callable[[Any], Record[Any, Any]] = partial(tuple.__new__, Record)
 _OFFSET, _KEY, _VALUE, _TIMESTAMP, _HEADERS = map(itemgetter, range(5))
-_COLUMNS = ("offset", "key", "value", "timestamp_ms", "headers")
 _ARROW_TYPES = {"bytes": "binary", "str": "string", "int64": "int64", "float64": "float64"}
 """The Arrow type of a column by the name of its serde. Arrow infers that of another one."""
+_ATTRIBUTES = dict(zip(COLUMNS, ("offsets", "keys", "values", "timestamps_ms", "headers"), strict=True))
+"""The attributes of a batch that have the columns."""
 
 
 class Batch(Sequence[Record[K_co, V_co]], Generic[K_co, V_co]):
@@ -105,40 +108,55 @@ class Batch(Sequence[Record[K_co, V_co]], Generic[K_co, V_co]):
             import pyarrow as pa
         except ImportError as error:
             raise ConfigError(f"batch.table() needs pyarrow: {advice('arrow')}") from error
-        header = pa.struct([("key", pa.string()), ("value", pa.binary())])
-        headers = [[{"key": name, "value": content} for name, content in pairs] for pairs in self.headers]
-        types = [pa.int64(), *self._arrow_types(pa), pa.int64(), pa.list_(header)]
-        columns = (self.offsets, self.keys, self.values, self.timestamps_ms, headers)
-        arrays = []
-        for name, column, kind in zip(_COLUMNS, columns, types, strict=True):
-            try:
-                arrays.append(pa.array(column, kind))
-            except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-                raise TypeError(f"Arrow has no type for the column {name!r} of this batch: {error}") from error
-        return pa.table(arrays, names=list(_COLUMNS))
+        types = {"offset": pa.int64(), "timestamp_ms": pa.int64(), "headers": header_type(), **self._arrow_types(pa)}
+        return pa.table({name: self._array(name, types[name]) for name in COLUMNS})
 
-    def _arrow_types(self, pa: Any) -> list[Any]:
-        serdes = ("bytes", "bytes") if self._topic is None else (self._topic.key.name, self._topic.value.name)
-        return [getattr(pa, _ARROW_TYPES[name])() if name in _ARROW_TYPES else None for name in serdes]
+    def _serde(self, part: str) -> Serde[Any]:
+        serde: Serde[Any] = BYTES if self._topic is None else getattr(self._topic, part)
+        return serde
+
+    def _arrow_types(self, pa: Any) -> dict[str, Any]:
+        names = {part: _ARROW_TYPES.get(self._serde(part).name) for part in ("key", "value")}
+        return {part: None if name is None else getattr(pa, name)() for part, name in names.items()}
+
+    def _array(self, name: str, kind: Any) -> pyarrow.Array:
+        """Return a column as an array of ``kind``, or of the type that Arrow infers for None. Raises: as ``table``."""
+        import pyarrow as pa
+
+        if isinstance(self._raw, ArrowRecords):
+            column = self._raw.rows.column(name)
+            read = deserialized(self._serde(name), column) if name in ("key", "value") else column
+            if read is not None:
+                return read
+        column = getattr(self, _ATTRIBUTES[name])
+        if name == "headers":
+            column = [[{"key": name, "value": content} for name, content in pairs] for pairs in column]
+        try:
+            return pa.array(column, kind)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+            raise TypeError(f"Arrow has no type for the column {name!r} of this batch: {error}") from error
 
     def _all(self) -> Sequence[Record[K_co, V_co]]:
         if self._records is None:
             columns = (self.offsets, self.keys, self.values, self.timestamps_ms, self.headers)
-            self._records = list(map(_new_record, zip(*columns, strict=True)))
+            self._records = list(map(new_record, zip(*columns, strict=True)))
         return self._records
 
     def _column(self, name: str, part: itemgetter[Any]) -> list[Any]:
         column = self._columns.get(name)
         if column is None:
-            column = self._columns[name] = list(map(part, self._raw))
+            column = self._columns[name] = self._raw_column(name, part)
         return column
+
+    def _raw_column(self, name: str, part: itemgetter[Any]) -> list[Any]:
+        return self._raw.column(name) if isinstance(self._raw, ArrowRecords) else list(map(part, self._raw))
 
     def _read(self, name: str, part: itemgetter[Any]) -> list[Any]:
         topic = self._topic
         if topic is None or name in self._columns:
             return self._column(name, part)
         try:
-            column = topic.decoded_column(name, list(map(part, self._raw)))
+            column = topic.decoded_column(name, self._raw_column(name, part))
         except (StoreError, MemoryError):
             raise
         except Exception:
@@ -165,12 +183,23 @@ def place_of(batch: Batch[Any, Any]) -> Record[Any, Any]:
     raw = batch._raw
     if len(raw) == 1:
         return raw[0]
-    return Record(raw[-1].offset, None, batch, max(batch.timestamps_ms))
+    highest_ms = raw.highest_ms if isinstance(raw, ArrowRecords) else max(batch.timestamps_ms)
+    return Record(raw[-1].offset, None, batch, highest_ms)
 
 
 def num_bytes(records: Sequence[Record]) -> int:
     """Return the bytes of the keys and values of records as they are in their topic."""
+    if isinstance(records, ArrowRecords):
+        return records.num_bytes
     return sum(map(len, filter(None, map(_KEY, records)))) + sum(map(len, filter(None, map(_VALUE, records))))
+
+
+def within_bytes(records: Sequence[Record], count: int, max_bytes: int) -> int:
+    """Return how many of the first ``count`` records have no more than ``max_bytes``, or 1."""
+    if num_bytes(records[:count]) <= max_bytes:
+        return count
+    sums = accumulate(num_bytes([record]) for record in records[:count])
+    return max(1, sum(sum_bytes <= max_bytes for sum_bytes in sums))
 
 
 def partition_text(partition: TopicPartition) -> str:

@@ -37,7 +37,7 @@ WORKLOADS: Mapping[str, str] = MappingProxyType(
         COUNT: "counts by name",
         "timers": "timers by event time",
         "flights_by_hour": "departures in windows, by the function of a task",
-        "aircraft_sessions": "flights in sessions, by the function of a task",
+        "aircraft_sessions": "flights in sessions, by the function of batches of a task",
     }
 )
 """The queries, by name, and what each of them keeps. ``harness.spark.query_faults`` has them."""

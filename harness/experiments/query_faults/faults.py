@@ -25,7 +25,6 @@ from harness.mutants import patch
 from stores import failpoints
 from stores.changelog.files import Header, PartitionLog, StoreChanges, VersionLog
 from stores.changelog.files.partition_log import RestorePiece
-from stores.changelog.interface import Record
 from stores.errors import StoreError
 from stores.spark.local_state import RESTORED, LocalState
 
@@ -162,14 +161,17 @@ class FaultyRows(Faulty):
 
 @dataclass(frozen=True)
 class FaultyRecords(Faulty):
-    """A function of one record. The first one of a batch meets the fault, so each partition needs one in each batch."""
+    """A function of records, or of batches of them. The first call in a batch of Spark meets the fault.
 
-    def __call__(self, record: Record, context: Any) -> None:
-        """Meet the fault if this record is the first, and process it."""
+    So each partition needs a record in each batch.
+    """
+
+    def __call__(self, given: Any, context: Any) -> None:
+        """Meet the fault if this call is the first, and process what is given."""
         if not _met or _met[0] is not context:
             _met[:] = [context]
             self.meet(context.batch)
-        self.process(record, context)
+        self.process(given, context)
 
 
 def _install(folder: Path, mutant: str) -> None:

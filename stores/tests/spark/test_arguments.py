@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 
 from stores.errors import ConfigError
-from stores.spark.arguments import VARIABLE, check_idle, configs_of, prepare_python
+from stores.spark.arguments import (
+    FUNCTIONS,
+    VARIABLE,
+    check_batches,
+    check_functions,
+    check_idle,
+    configs_of,
+    prepare_python,
+)
 
 
 @pytest.mark.parametrize("stores", [[None], "counts", None])
@@ -26,6 +34,44 @@ def test_only_a_streaming_query_with_timers_has_batches_without_rows(streaming: 
         check_idle(True, streaming=streaming, timers=timers)
     check_idle(True, streaming=True, timers=True)
     check_idle(False, streaming=streaming, timers=timers)
+
+
+def two(given: object, context: object) -> None:
+    """A function of the two arguments that each is called with."""
+
+
+@pytest.mark.parametrize(
+    ("functions", "topics", "error"),
+    [
+        ({}, (), ConfigError),
+        ({"process": two, "process_record": two}, (), ConfigError),
+        ({"process": two, "process_batch": two}, (), ConfigError),
+        ({"process_record": two, "process_batch": two}, (), ConfigError),
+        (dict.fromkeys(FUNCTIONS, two), (), ConfigError),
+        ({"process": two}, ["a topic"], ConfigError),
+        *(({name: wrong}, (), TypeError) for name in FUNCTIONS for wrong in (5, lambda one: None)),
+    ],
+)
+def test_a_query_has_one_function_of_two_arguments(functions: Any, topics: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        check_functions({**dict.fromkeys(FUNCTIONS), **functions}, None, topics)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_each_kind_of_function_is_taken_with_a_function_of_timers_or_without(name: str) -> None:
+    for on_timer in (None, lambda key, time_ms, context: None):
+        check_functions({**dict.fromkeys(FUNCTIONS), name: two}, on_timer, ())
+    with pytest.raises(TypeError):
+        check_functions({**dict.fromkeys(FUNCTIONS), name: two}, two, ())
+
+
+@pytest.mark.parametrize(
+    ("bounds", "error"), [((0, 1), ConfigError), ((1, 0), ConfigError), ((1.5, 1), TypeError), ((1, "1"), TypeError)]
+)
+def test_a_batch_has_bounds_of_one_or_more(bounds: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        check_batches(*bounds)
+    check_batches(1, 1)
 
 
 _numbers = itertools.count()

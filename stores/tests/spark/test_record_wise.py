@@ -18,37 +18,21 @@ from stores.changelog.interface import Record
 from stores.config import StoreConfig
 from stores.errors import ConfigError, DeserializationError, StoreError
 from stores.interface import TopicPartition
-from stores.records import INT64, STR, KeyValue, TimestampedKeyValue, Window
+from stores.records import INT64, STR
 from stores.spark import task
+from stores.spark.batch_wise import BatchWise
 from stores.spark.context import TIMES
 from stores.spark.plan import PARTITION_COLUMN, Plan, QueryBatch
 from stores.spark.record_wise import RecordContext, RecordWise, checked_output, topics_by_name
 from stores.tasks import StreamTask, TaskContext, TaskId, Topic
+from stores.tests.spark.batches import COLUMNS, KINDS, OUTPUT
 from stores.tests.spark.counting import QUERY, close_all, plan
 from stores.tests.spark.test_timers import make_checkpoint
+from stores.tests.tasks.setup import in_batches, over_both_forms
 
 INPUT = TopicPartition("in", 0)
 START = datetime(2024, 1, 1, tzinfo=UTC)
 START_MS = int(START.timestamp() * 1000)
-COLUMNS = ("topic", "key", "value", "timestamp", "headers", "partition")
-OUTPUT = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("timestamp", pa.timestamp("us", "UTC")),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-        ("partition", pa.int32()),
-    ]
-)
-KINDS: dict[str, StoreConfig] = {
-    "counts": StoreConfig("rocksdb", records=KeyValue(key=STR, value=INT64)),
-    "hours": StoreConfig(
-        "rocksdb", records=Window(key=STR, value=INT64, size_ms=1000, retention_ms=20_000, timestamped=True)
-    ),
-    "latest": StoreConfig("rocksdb", records=TimestampedKeyValue(key=STR, value=STR, ttl_ms=9_000)),
-    "raw": StoreConfig("rocksdb"),
-}
 BATCHES, ROWS = 4, 40
 
 
@@ -115,12 +99,15 @@ def arrow(some: list[Record]) -> Iterator[pa.RecordBatch]:
     )
 
 
-def record_plan(folder: Path, function: Any = process, **changed: Any) -> Plan:
+def record_plan(folder: Path, function: Any = process, *, batches: bool = False, **changed: Any) -> Plan:
+    """A plan with ``function``; with ``batches`` it is called for the records of small ones."""
     stores = {**KINDS, TIMES: StoreConfig("rocksdb")}
     columns = changed.pop("columns", COLUMNS)
     timer = changed.pop("timer", None)
     topics = topics_by_name(changed.pop("topics", ()), changed.pop("has", ["topic"]))
     wise = RecordWise(function, "key", columns, timer, topics)
+    if batches:
+        wise = BatchWise(in_batches(function), "key", columns, timer, topics, max_records=7, max_bytes=1_000)
     settings = {"stores": stores, "key": ("key",), "output": pa.schema([OUTPUT.field(name) for name in columns])}
     return plan(folder, wise, **{**settings, "on_timer": wise.on_timer if timer else None, **changed})
 
@@ -143,9 +130,10 @@ def test_outputs_stores_and_times_are_those_of_a_task(tmp_path: Path, monkeypatc
         assert row["partition"] is None
 
 
-def test_the_stream_time_survives_a_restart(tmp_path: Path) -> None:
+@over_both_forms
+def test_the_stream_time_survives_a_restart(tmp_path: Path, batches: bool) -> None:
     offsets: list[int] = []
-    query_plan = record_plan(tmp_path, lambda record, context: offsets.append(context.stream_time_ms))
+    query_plan = record_plan(tmp_path, lambda record, context: offsets.append(context.stream_time_ms), batches=batches)
     run(query_plan, 0, [Record(0, b"a", b"", START_MS + 50)])
     close_all()
     run(replace(query_plan, local=str(tmp_path / "elsewhere")), 1, [Record(1, b"a", b"", START_MS + 20)])
@@ -172,30 +160,33 @@ def test_an_exception_names_task_partition_offset_and_key_and_commits_nothing(tm
     assert seen == [None]
 
 
-def test_columns_of_the_output_may_be_left_out(tmp_path: Path) -> None:
+@over_both_forms
+def test_columns_of_the_output_may_be_left_out(tmp_path: Path, batches: bool) -> None:
     def forwards(record: Record, context: Any) -> None:
         context.forward("out", record.key, record.value)
 
-    assert run(record_plan(tmp_path, forwards, columns=("value", "key")), 0, records()[:1]) == [
+    assert run(record_plan(tmp_path, forwards, columns=("value", "key"), batches=batches), 0, records()[:1]) == [
         {"value": records()[0].value, "key": records()[0].key}
     ]
 
 
-def test_many_rows_are_given_out_all_or_none(tmp_path: Path) -> None:
+@over_both_forms
+def test_many_rows_are_given_out_all_or_none(tmp_path: Path, batches: bool) -> None:
     def forwards(record: Record, context: Any) -> None:
         context.forward_many("out", [b"a", b"b"], [b"1", None])
         with pytest.raises(TypeError):
             context.forward_many("out", [b"c", b"d"], [b"1", "2"])
-        with pytest.raises(ValueError, match="shorter"):
+        with pytest.raises(ValueError, match="one length"):
             context.forward_many("out", [b"c", b"d"], [b"1"])
 
-    assert run(record_plan(tmp_path, forwards, columns=("key", "value")), 0, records()[:1]) == [
+    assert run(record_plan(tmp_path, forwards, columns=("key", "value"), batches=batches), 0, records()[:1]) == [
         {"key": b"a", "value": b"1"},
         {"key": b"b", "value": None},
     ]
 
 
-def test_a_timer_forwards_and_has_the_time_of_its_own(tmp_path: Path) -> None:
+@over_both_forms
+def test_a_timer_forwards_and_has_the_time_of_its_own(tmp_path: Path, batches: bool) -> None:
     def registers(record: Record, context: Any) -> None:
         context.timers.register("a", 60)
 
@@ -204,14 +195,16 @@ def test_a_timer_forwards_and_has_the_time_of_its_own(tmp_path: Path) -> None:
         [(_, found)] = context.store("hours").all()
         context.forward("out", key.encode(), repr((context.timestamp_ms, found.timestamp_ms)).encode())
 
-    query_plan = record_plan(tmp_path, registers, timer=fires, checkpoint=make_checkpoint(tmp_path))
+    checkpoint = make_checkpoint(tmp_path)
+    query_plan = record_plan(tmp_path, registers, timer=fires, checkpoint=checkpoint, batches=batches)
     assert run(query_plan, 0, [Record(0, b"a", b"", 10)]) == []
     [row] = run(query_plan, 1, [Record(0, b"a", b"", 70)])
     assert (row["key"], row["value"]) == (b"a", b"(60, 60)")
     assert row["timestamp"] == datetime.fromtimestamp(0.06, UTC)
 
 
-def test_calls_that_a_query_can_not_carry_out_are_refused(tmp_path: Path) -> None:
+@over_both_forms
+def test_calls_that_a_query_can_not_carry_out_are_refused(tmp_path: Path, batches: bool) -> None:
     kept: list[Any] = []
 
     def calls(record: Record, context: Any) -> None:
@@ -223,10 +216,14 @@ def test_calls_that_a_query_can_not_carry_out_are_refused(tmp_path: Path) -> Non
                 context.forward(*wrong)
         with pytest.raises(ConfigError):
             context.forward("out", b"", b"", partitioner="murmur2")
+        with pytest.raises(ConfigError):
+            context.forward_many("out", [b""], [b""], partitioner="murmur2")
 
-    run(record_plan(tmp_path, calls), 0, records()[:1])
+    run(record_plan(tmp_path, calls, batches=batches), 0, records()[:1])
     with pytest.raises(StoreError):
         kept[0].forward("out", b"", b"")
+    with pytest.raises(StoreError):
+        kept[0].forward_many("out", [b""], [b""])
 
 
 TEXTS = Topic("in", key=STR, value=STR)
@@ -241,11 +238,14 @@ def typed(record: Record[str, str], context: Any) -> None:
                 context.forward(LENGTHS, key, value)
 
 
+@over_both_forms
 @pytest.mark.parametrize("has", [["topic"], []])
-def test_topics_have_serdes_as_in_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has: list[str]) -> None:
+def test_topics_have_serdes_as_in_a_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has: list[str], batches: bool
+) -> None:
     monkeypatch.chdir(tmp_path)
     some, topics = records(), TEXTS if has else Topic("named by no column", key=STR, value=STR)
-    query_plan = record_plan(tmp_path, typed, topics=[topics], has=has)
+    query_plan = record_plan(tmp_path, typed, topics=[topics], has=has, batches=batches)
     rows = [
         row
         for batch in arrow([*some, Record(len(some), b"N1", None)])
@@ -258,11 +258,14 @@ def test_topics_have_serdes_as_in_a_task(tmp_path: Path, monkeypatch: pytest.Mon
     assert (rows[-1]["key"], rows[-1]["value"]) == (b"N1", None)
 
 
-def test_a_record_that_a_serde_cannot_read_fails_the_batch_with_its_place(tmp_path: Path) -> None:
-    query_plan = record_plan(tmp_path, typed, topics=[Topic("in", key=STR, value=INT64)])
+@over_both_forms
+def test_a_record_that_a_serde_cannot_read_fails_the_batch_with_its_place(tmp_path: Path, batches: bool) -> None:
+    query_plan = record_plan(tmp_path, typed, topics=[Topic("in", key=STR, value=INT64)], batches=batches)
     with pytest.raises(DeserializationError) as error:
         run(query_plan, 0, records()[:3])
-    assert "offset 0 of in-0" in " ".join(error.value.__notes__)
+    notes = " ".join(error.value.__notes__)
+    assert ("offsets 0 to 2 of in-0" if batches else "offset 0 of in-0") in notes
+    assert "offset 0" in str(error.value)
 
 
 @pytest.mark.parametrize(

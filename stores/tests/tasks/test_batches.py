@@ -13,7 +13,8 @@ from stores.config import StoreConfig
 from stores.errors import ChangelogError, ConfigError, StoreError
 from stores.interface import TopicPartition
 from stores.records import INT64, JSON, STR
-from stores.tasks import Batch, MemoryBudget, PunctuationType, TaskContext, Topic, record_batch
+from stores.tasks import Batch, MemoryBudget, PunctuationType, TaskContext, Topic
+from stores.tasks.arrow_records import new_record
 from stores.tasks.context import BatchFunction
 from stores.tests.tasks.hand_clock import HandClock
 from stores.tests.tasks.setup import (
@@ -84,13 +85,13 @@ def test_a_column_is_read_once_and_only_if_it_is_asked_for(monkeypatch: pytest.M
     keys, values = Counting(), Counting()
     raw = [Record(number, b"k", b"v", number) for number in range(10)]
     made: list[Any] = []
-    real = record_batch._new_record
+    real = new_record
 
     def noted(columns: Any) -> Record[Any, Any]:
         made.append(columns)
         return real(columns)
 
-    monkeypatch.setattr(record_batch, "_new_record", noted)
+    monkeypatch.setattr("stores.tasks.record_batch.new_record", noted)
     batch = Batch[str, str](INPUT, raw, Topic("input", key=keys, value=values))
     assert batch.timestamps_ms == batch.offsets == list(range(10))
     assert (keys.read, values.read) == (0, 0)
@@ -337,7 +338,12 @@ def test_many_outputs_are_those_of_forward(tmp_path: Path, log: MemoryChangelog)
             records = [own.read(TopicPartition("wide", number)) for number in range(4)]
             return [sorted((record._replace(offset=0) for record in each), key=repr) for each in records]
 
-    assert sent("many", at_once) == sent("one", one_by_one)
+    def in_arrow(batch: Batch, context: TaskContext) -> None:
+        columns = pa.array(keys), pa.chunked_array([values])
+        context.forward_many(wide, *columns, pa.array(times))
+        context.forward_many(wide, *columns, headers=[HEADERS] * 5, partition=1)
+
+    assert sent("many", at_once) == sent("arrow", in_arrow) == sent("one", one_by_one)
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
