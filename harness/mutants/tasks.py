@@ -140,10 +140,11 @@ def _one_offset_for_all(end: Act, producer: BufferedProducer) -> Any:
     "the stream time of a task is not committed with the input's offsets", IoFault("kill", only("task-punctuation"))
 )
 @instead_of(BufferedProducer, "send_offsets")
-def _stream_time_forgotten(send_offsets: Act, producer: BufferedProducer, group: str, offsets: Any) -> None:
-    """Commit the input's offsets without the stream time, which has a consumer group of its own."""
-    if not group.endswith("/stream-time"):
-        send_offsets(producer, group, offsets)
+def _stream_time_forgotten(
+    send_offsets: Act, producer: BufferedProducer, group: str, offsets: Any, times_ms: Any = None
+) -> None:
+    """Commit the input's offsets without the stream time."""
+    send_offsets(producer, group, offsets)
 
 
 @mutant(
@@ -204,21 +205,23 @@ BETWEEN = declare("mutant.between", "of outputs and input offsets, one is commit
 def _inputs_apart(patches: Patches, *, inputs_first: bool) -> None:
     send_offsets = BufferedProducer.send_offsets
     logs: list[Changelog] = []
-    waiting: list[tuple[str, Mapping[TopicPartition, int]]] = []
+    waiting: list[tuple[Any, ...]] = []
 
     def made(make: Act, task: StreamTask, *given: Any, **named: Any) -> None:
         # A process of a trial has one changelog, whichever it is.
         logs[:] = [named["changelog"]]
         make(task, *given, **named)
 
-    def set_aside(_: Act, producer: BufferedProducer, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        waiting.append((group, dict(offsets)))
+    def set_aside(
+        _: Act, producer: BufferedProducer, group: str, offsets: Mapping[TopicPartition, int], times_ms: Any = None
+    ) -> None:
+        waiting.append((group, dict(offsets), times_ms))
 
     def send_waiting() -> None:
         with logs[0].producer() as plain:
             assert isinstance(plain, BufferedProducer)
-            for group, offsets in waiting:
-                send_offsets(plain, group, offsets)
+            for each in waiting:
+                send_offsets(plain, *each)
         waiting.clear()
 
     def mutated(commit: Act, producer: BufferedProducer) -> Any:
@@ -276,11 +279,10 @@ def _no_transactions(make: Act, task: StreamTask, *given: Any, **named: Any) -> 
 def _offsets_before_records(patches: Patches, subject: str) -> None:
     flush = BufferedProducer.flush
 
-    def sent(send_offsets: Act, producer: BufferedProducer, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        send_offsets(producer, group, offsets)
-        if not group.endswith("/stream-time"):
-            reach(BETWEEN)
-            flush(producer)
+    def sent(send_offsets: Act, producer: BufferedProducer, *given: Any) -> None:
+        send_offsets(producer, *given)
+        reach(BETWEEN)
+        flush(producer)
 
     patches.replace(BufferedProducer, "flush", lambda self: {})
     patches.wrap(BufferedProducer, "send_offsets", sent)

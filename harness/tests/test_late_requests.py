@@ -22,6 +22,7 @@ from harness.experiments.broker_faults.network_proxy import (
     TXN_OFFSET_COMMIT,
     KafkaProxy,
 )
+from stores.changelog.interface import Committed
 from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.kafka.testing.broker import Broker, BrokerListener
 from stores.changelog.kafka.testing.committed import committed_records
@@ -96,7 +97,7 @@ def test_a_late_request_of_a_transaction_changes_nothing_of_the_next_one(
         else:
             producer._writer._client.flush(ANSWER_S)
             if api_key in (ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT):
-                producer._writer._send_offsets(GROUP, {INPUT: 6})
+                producer._writer._send_offsets(GROUP, Committed({INPUT: 6}, {}))
             producer.abort()
         assert proxy.await_held(ANSWER_S)
         refused = 0

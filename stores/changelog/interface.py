@@ -80,6 +80,11 @@ def _columns_of(records: Iterator[Record]) -> Iterator[RecordColumns]:
         yield RecordColumns(offsets, keys, values, timestamps_ms, headers if any(headers) else None)
 
 
+def stream_time_group(group: str) -> str:
+    """Return the consumer group whose offsets are the stream times of ``group``. No application has such a name."""
+    return f"{group}/stream-time"
+
+
 class Producer(Closeable):
     """A writer to a changelog: in transactions if it has a transactional ID, otherwise without one at ``flush``.
 
@@ -118,11 +123,16 @@ class Producer(Closeable):
             self.send(partition, key, value, timestamp_ms)
 
     @abstractmethod
-    def send_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def send_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, int], times_ms: Mapping[TopicPartition, int] | None = None
+    ) -> None:
         """Add the next input offsets of ``group`` to the open transaction (KIP-98, sendOffsetsToTransaction).
 
-        Without a transactional ID they are committed immediately. Raises: ChangelogError if no transaction is open;
-        TypeError; ValueError for a negative offset.
+        ``times_ms`` has the stream time up to some of the offsets, in milliseconds. It is committed with the offset of
+        its partition. Give it each time: a log may forget it when an offset is committed without one.
+
+        Without a transactional ID they are committed immediately, offsets and times together. Raises: ChangelogError
+        if no transaction is open; TypeError; ValueError for a negative offset or time.
         """
 
     @abstractmethod
@@ -149,6 +159,15 @@ class Producer(Closeable):
     @abstractmethod
     def close(self) -> None:
         """Abort the open transaction and release the producer. May be called more than once."""
+
+
+class Committed(NamedTuple):
+    """The commit of a consumer group, by partition."""
+
+    offsets: Mapping[TopicPartition, int]
+    """The next input offsets."""
+    times_ms: Mapping[TopicPartition, int]
+    """The stream times that were committed with offsets."""
 
 
 class SharedProducer(Closeable):
@@ -304,6 +323,14 @@ class Changelog(Closeable):
         self, group: str, partitions: Collection[TopicPartition] | None = None
     ) -> Mapping[TopicPartition, int]:
         """Return the next input offsets that ``group`` has committed: of these partitions, or of all that it has."""
+
+    def committed(self, group: str, partitions: Collection[TopicPartition] | None = None) -> Committed:
+        """Return the offsets as ``committed_offsets``, with their stream times.
+
+        By default the times are the offsets of a group of their own: see ``stream_time_group``.
+        """
+        times_ms = self.committed_offsets(stream_time_group(group), partitions)
+        return Committed(self.committed_offsets(group, partitions), times_ms)
 
     def check_group(self, group: str, *, fingerprint: str, fencing: bool = False) -> None:
         """Check that the members of ``group`` now are of the same kind as one that joins with these arguments.

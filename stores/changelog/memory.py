@@ -215,6 +215,6 @@ class _Writer(AtomicWriter):
         }
         if request.ends and transaction is not None:
             del log._open[transaction]
-        for (group, partition), offset in request.group_offsets.items():
+        for (group, partition), offset in request.all_group_offsets().items():
             log._groups.setdefault(group, {})[partition] = offset
         return None if request.ends else transaction, last_offsets

@@ -15,7 +15,7 @@ from stores.changelog.arguments import (
     checked_group_offsets,
     checked_partition,
 )
-from stores.changelog.interface import Headers, Producer, SharedProducer
+from stores.changelog.interface import Headers, Producer, SharedProducer, stream_time_group
 from stores.errors import ChangelogError, CommitInDoubtError, StoreClosedError
 from stores.failpoints import Part, declare
 from stores.interface import TopicPartition
@@ -52,8 +52,18 @@ class AppendRequest:
     ends: bool
     records: Mapping[TopicPartition, Pending]
     group_offsets: GroupOffsets = field(default_factory=dict)
+    group_times_ms: GroupOffsets = field(default_factory=dict)
+    """The stream times that belong to offsets of ``group_offsets``."""
     num_bytes: int = 0
     """The bytes of the keys, values and headers of all records."""
+
+    def all_group_offsets(self) -> GroupOffsets:
+        """Return the offsets with the times, which are those of groups of their own."""
+        times_ms = self.group_times_ms.items()
+        return {
+            **self.group_offsets,
+            **{(stream_time_group(group), partition): time_ms for (group, partition), time_ms in times_ms},
+        }
 
 
 class LogWriter(ABC):
@@ -120,6 +130,7 @@ class BufferedProducer(Producer):
         self._pending_records = 0
         self._pending_bytes = 0
         self._group_offsets: dict[tuple[str, TopicPartition], int] = {}
+        self._group_times_ms: dict[tuple[str, TopicPartition], int] = {}
         self._last_offsets: dict[TopicPartition, int] = {}
 
     def __repr__(self) -> str:
@@ -217,14 +228,18 @@ class BufferedProducer(Producer):
             self._pending_bytes = PENDING_BYTES_MAX - room_bytes
         return count
 
-    def send_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def send_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, int], times_ms: Mapping[TopicPartition, int] | None = None
+    ) -> None:
         self._check_usable()
         check_name("group", group)
         checked = checked_group_offsets(group, offsets)
+        checked_times_ms = checked_group_offsets(group, times_ms or {})
         if self._identity is None:
-            self._log.append(AppendRequest(None, None, True, {}, checked))
+            self._log.append(AppendRequest(None, None, True, {}, checked, checked_times_ms))
         else:
             self._group_offsets.update(checked)
+            self._group_times_ms.update(checked_times_ms)
 
     def commit(self) -> Mapping[TopicPartition, int]:
         self._check_usable(commits=True)
@@ -282,6 +297,7 @@ class BufferedProducer(Producer):
             ends or self._identity is None,
             self._pending,
             self._group_offsets if ends else {},
+            self._group_times_ms if ends else {},
             self._pending_bytes,
         )
 
@@ -302,7 +318,7 @@ class BufferedProducer(Producer):
     def _finish(self) -> dict[TopicPartition, int]:
         last_offsets, self._last_offsets = self._last_offsets, {}
         self._forget_pending()
-        self._group_offsets = {}
+        self._group_offsets, self._group_times_ms = {}, {}
         self._transaction = None
         self._in_transaction = False
         # Without an ID, records may be sent again. With one, only the next producer can decide the transaction.

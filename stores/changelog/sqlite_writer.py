@@ -139,7 +139,7 @@ class SqliteWriter(AtomicWriter):
         if request.ends and transaction is not None:
             writer.execute("delete from transaction_range where transaction_id = ?", (transaction,))
             writer.execute("delete from log_transaction where transaction_id = ?", (transaction,))
-        for (group, (topic, number)), offset in request.group_offsets.items():
+        for (group, (topic, number)), offset in request.all_group_offsets().items():
             writer.execute("insert or replace into group_offset values (?, ?, ?, ?)", (group, topic, number, offset))
         return None if request.ends else transaction, last_offsets
 

@@ -143,7 +143,7 @@ class StreamTask:
         """The number of records of the current step: more than one if it is a batch."""
         interval_ms = checked_commit_interval_ms(settings.commit_interval_ms, self.guarantee)
         clock = SystemClock() if shared.clock is None else shared.clock
-        self._timing = timing = Timing(application_id, interval_ms, clock)
+        self._timing = timing = Timing(interval_ms, clock)
         partitioner = checked_partitioner(settings.partitioner)
         self._context = TaskContext(task_id, changelog, timing.punctuation, timing.stream_time, partitioner)
         own_memory = MemoryBudget.of_stores(config.uncommitted_max_bytes for config in configs.values()).share()

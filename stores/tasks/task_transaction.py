@@ -133,7 +133,7 @@ class TaskTransaction:
 
     def begin(self) -> None:
         """Begin at the last commit of the changelog: input offsets, stream time and schedules. Then the task runs."""
-        committed = self.changelog.committed_offsets(self.group, self.inputs)
+        committed, times_ms = self.changelog.committed(self.group, self.inputs)
         topics = self.changelog.topics()
         for partition in self.inputs:
             offset = committed.get(partition)
@@ -142,8 +142,7 @@ class TaskTransaction:
         self._begin_next()
         self.moved = self._starts.has_chosen
         timing = self.timing
-        committed_ms = self.changelog.committed_offsets(timing.stream_time.group, self.inputs)
-        timing.begin(committed_ms, self.inputs, self._make_schedules)
+        timing.begin(times_ms, self.inputs, self._make_schedules)
         self.lifecycle.run()
 
     def move(self, partition: TopicPartition) -> None:
@@ -219,13 +218,7 @@ class TaskTransaction:
         self.committed += processed
 
     def _send_offsets(self) -> None:
-        # At least once these are two commits, in this order: after a crash a punctuator may run twice, but is never
-        # skipped.
-        self.context._producer.send_offsets(self.group, self.next_offsets)
-        stream_time = self.timing.stream_time
-        times = stream_time.uncommitted()
-        if times:
-            self.context._producer.send_offsets(stream_time.group, times)
+        self.context._producer.send_offsets(self.group, self.next_offsets, self.timing.stream_time.times_ms())
         self.stores.send_stream_times(self.context._producer)
 
     def roll_back(self, error: BaseException, *, in_doubt: bool = False) -> None:

@@ -78,35 +78,28 @@ UNKNOWN_MS = -1
 
 
 class StreamTime:
-    """The stream time of a task: the highest timestamp of its input so far, and the highest that is committed.
+    """The stream time of a task: the highest timestamp of its input so far.
 
-    It is committed in the same transaction as the input's offsets, as the offset of a separate consumer group for the
-    partition of the latest record. No application can have the name of this group. So every changelog that keeps
-    offsets keeps it. The stream time of a task is the highest value committed for any of its partitions.
+    It is committed with the offset of the input partition that had the latest record, so it is rolled back with that.
+    The stream time of a task is the highest one that is committed for any of its partitions.
 
-    Source: Kafka Streams, ``TopicPartitionMetadata``, which has it in the metadata of the committed offset.
+    Source: Kafka Streams, ``TopicPartitionMetadata``.
     """
 
-    def __init__(self, application_id: str) -> None:
-        self.group = f"{application_id}/stream-time"
-        """The consumer group by which it is committed."""
+    def __init__(self) -> None:
         self.ms = UNKNOWN_MS
         """The highest timestamp, -1 if there was none. The task sets it with each later record."""
         self.partition = TopicPartition("", -1)
         """The partition of that record."""
-        self._committed_ms = UNKNOWN_MS
 
-    def begin(self, committed: Mapping[TopicPartition, int], inputs: Iterable[TopicPartition]) -> None:
+    def begin(self, times_ms: Mapping[TopicPartition, int], inputs: Iterable[TopicPartition]) -> None:
         """Return to the committed stream time."""
-        times = (committed[partition] for partition in inputs if partition in committed)
-        self.ms = self._committed_ms = max(times, default=UNKNOWN_MS)
+        times = ((times_ms[partition], partition) for partition in inputs if partition in times_ms)
+        self.ms, self.partition = max(times, default=(UNKNOWN_MS, self.partition))
 
-    def uncommitted(self) -> dict[TopicPartition, int]:
-        """The entry to commit with the offsets, empty if unchanged; it counts as committed from then on."""
-        if self.ms == self._committed_ms:
-            return {}
-        self._committed_ms = self.ms
-        return {self.partition: self.ms}
+    def times_ms(self) -> dict[TopicPartition, int]:
+        """The entry to commit with each commit of the offsets; empty if the stream time is unknown."""
+        return {} if self.ms == UNKNOWN_MS else {self.partition: self.ms}
 
 
 Punctuator = Callable[[int], None]
@@ -223,11 +216,11 @@ class Punctuation:
 class Timing:
     """The commit interval, the schedules and the stream time of one task, and when the first of them is due."""
 
-    def __init__(self, application_id: str, interval_ms: int, clock: Clock) -> None:
+    def __init__(self, interval_ms: int, clock: Clock) -> None:
         self.clock = clock
         self.interval = CommitInterval(interval_ms, clock)
         self.punctuation = Punctuation(clock)
-        self.stream_time = StreamTime(application_id)
+        self.stream_time = StreamTime()
         self.now_ns = clock.monotonic_ns
         self.due_ns = NEVER_NS
         """When the next commit or punctuator by wall clock is due, by ``now_ns``."""

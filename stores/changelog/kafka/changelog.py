@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 from confluent_kafka.cimpl import NewTopic
 
 from stores.changelog.arguments import check_name, check_readable, check_topic, check_truncation, checked_partition
-from stores.changelog.interface import Changelog, Copies, GroupListener, IsExpired, Record, SharedProducer
+from stores.changelog.interface import Changelog, Committed, Copies, GroupListener, IsExpired, Record, SharedProducer
 from stores.changelog.kafka.client import ClientSettings
 from stores.changelog.kafka.cluster import Cluster
 from stores.changelog.kafka.group_member import KafkaGroupMember, check_members
@@ -154,6 +154,9 @@ class KafkaChangelog(Changelog):
     def committed_offsets(
         self, group: str, partitions: Collection[TopicPartition] | None = None
     ) -> Mapping[TopicPartition, int]:
+        return self._groups.committed(group, partitions).offsets
+
+    def committed(self, group: str, partitions: Collection[TopicPartition] | None = None) -> Committed:
         return self._groups.committed(group, partitions)
 
     def check_group(self, group: str, *, fingerprint: str, fencing: bool = False) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import threading
+from base64 import b64decode, b64encode
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from struct import Struct
+from struct import error as StructError
 from typing import Any, Final, Protocol
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
 from stores.changelog.arguments import checked_partition
+from stores.changelog.interface import Committed
 from stores.changelog.kafka.client import error_of, may_pass, returns_in_time
 from stores.changelog.kafka.cluster import Cluster
 from stores.errors import ChangelogError, ChangelogTimeoutError
@@ -58,8 +62,8 @@ class GroupOffsets:
         self._metadata: dict[str, Any] = {}
         self._memberships: dict[str, Membership] = {}
 
-    def committed(self, group: str, partitions: Collection[TopicPartition] | None = None) -> dict[TopicPartition, int]:
-        """Return the committed offsets of a group, of these partitions or of all topics of the cluster.
+    def committed(self, group: str, partitions: Collection[TopicPartition] | None = None) -> Committed:
+        """Return the committed offsets of a group with their times, of these partitions or of all in the cluster.
 
         If a commit is open, it waits some seconds for its end (KIP-447).
 
@@ -72,7 +76,7 @@ class GroupOffsets:
             partitions = [TopicPartition(topic, number) for topic, count in topics.items() for number in range(count)]
         queried = [confluent_kafka.TopicPartition(*checked_partition(partition)) for partition in partitions]
         doing = f"asking for the offsets of group {group!r}"
-        return self._asked(doing, group, queried, "read_uncommitted") if queried else {}
+        return self._asked(doing, group, queried, "read_uncommitted") if queried else Committed({}, {})
 
     def await_decided(self, group: str, partitions: Collection[TopicPartition]) -> None:
         """Wait until no open transaction has offsets of the group for these partitions (KIP-447).
@@ -100,13 +104,13 @@ class GroupOffsets:
         if membership is not None:
             membership.begin(partitions)
 
-    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int], times_ms: Mapping[TopicPartition, int]) -> None:
         """Commit offsets of a group outside of any transaction. Kafka refuses it if the group has members.
 
         The client's own call has no timeout, and does not return while a broker hangs. Its consumer is left then, and
         may still commit the offsets when the broker answers again: at least once, some records may be done twice.
         """
-        theirs = as_theirs(offsets)
+        theirs = as_theirs(offsets, times_ms)
         doing = f"committing the offsets of group {group!r}"
 
         def ask(left_s: float) -> None:
@@ -164,10 +168,10 @@ class GroupOffsets:
         for consumer in idle:
             consumer.close()
 
-    def _asked(self, doing: str, group: str, asked: Theirs, isolation_level: str) -> dict[TopicPartition, int]:
+    def _asked(self, doing: str, group: str, asked: Theirs, isolation_level: str) -> Committed:
         """Ask, then with a new client of that level. With ``read_committed``, an open commit is no answer."""
 
-        def ask(left_s: float) -> dict[TopicPartition, int]:
+        def ask(left_s: float) -> Committed:
             try:
                 with self._consumer(group) as consumer:
                     return _committed(consumer, asked, min(left_s, OPEN_COMMIT_S))
@@ -212,18 +216,42 @@ class GroupOffsets:
             each.close()
 
 
-def as_theirs(offsets: Mapping[TopicPartition, int]) -> Theirs:
-    """Return offsets as the client takes them."""
+_TIME = Struct(">bq")
+_TIME_VERSIONS = (1, 2)
+"""That of this library, whose metadata end with the time, and a later one, in which more follows."""
+
+
+def as_theirs(offsets: Mapping[TopicPartition, int], times_ms: Mapping[TopicPartition, int]) -> Theirs:
+    """Return offsets as the client takes them. Those with a stream time have it in their metadata."""
     return [
-        confluent_kafka.TopicPartition(topic, number, offset) for (topic, number), offset in sorted(offsets.items())
+        confluent_kafka.TopicPartition(topic, number, offset, _metadata(times_ms.get(TopicPartition(topic, number))))
+        for (topic, number), offset in sorted(offsets.items())
     ]
 
 
-def _committed(consumer: confluent_kafka.Consumer, asked: Theirs, timeout_s: float) -> dict[TopicPartition, int]:
-    offsets = {}
+def _metadata(time_ms: int | None) -> str:
+    """Return the metadata of an offset: its stream time in the form of Kafka Streams, ``TopicPartitionMetadata``."""
+    return "" if time_ms is None else b64encode(_TIME.pack(_TIME_VERSIONS[0], time_ms)).decode()
+
+
+def _time_of(metadata: str | None) -> int | None:
+    """Return the stream time in the metadata of an offset, None if there is none. Others may have written it."""
+    try:
+        version, time_ms = _TIME.unpack_from(b64decode(metadata or "", validate=True))
+    except (ValueError, StructError):
+        return None
+    return time_ms if version in _TIME_VERSIONS and time_ms >= 0 else None
+
+
+def _committed(consumer: confluent_kafka.Consumer, asked: Theirs, timeout_s: float) -> Committed:
+    offsets, times_ms = {}, {}
     for entry in consumer.committed(asked, timeout=timeout_s):
         if entry.error is not None:
             raise KafkaException(entry.error)
         if entry.offset >= 0:
-            offsets[TopicPartition(entry.topic, entry.partition)] = int(entry.offset)
-    return offsets
+            partition = TopicPartition(entry.topic, entry.partition)
+            offsets[partition] = int(entry.offset)
+            time_ms = _time_of(entry.metadata)
+            if time_ms is not None:
+                times_ms[partition] = time_ms
+    return Committed(offsets, times_ms)

@@ -10,13 +10,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from itertools import groupby, repeat
+from itertools import repeat
 from operator import length_hint
 from typing import Any
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
+from stores.changelog.interface import Committed
 from stores.changelog.kafka.client import (
     Decision,
     LostRequests,
@@ -111,8 +112,8 @@ class KafkaWriter(LogWriter):
         """True if a request of an ended transaction may still be on its way: the next one needs a new epoch."""
         self._renewing = False
         """True while another client takes over."""
-        self._committed: dict[str, Mapping[TopicPartition, int]] = {}
-        """The input offsets of the last commit, by group."""
+        self._committed: dict[str, Committed] = {}
+        """The input offsets of the last commit with their times, by group."""
         self._begun = False
         self._taken: dict[TopicPartition, int] = {}
         """The number of fields of each pending list that the client has taken, if an append has failed."""
@@ -293,12 +294,13 @@ class KafkaWriter(LogWriter):
                 raise ChangelogTimeoutError(f"{self._doing}: the brokers take no records in time")
 
     def _end(self, request: AppendRequest, *, transactional: bool) -> None:
-        by_group = groupby(sorted(request.group_offsets.items()), key=lambda entry: entry[0][0])
-        offsets: dict[str, Mapping[TopicPartition, int]] = {
-            group: {partition: offset for (_, partition), offset in entries} for group, entries in by_group
+        times_ms = _by_group(request.group_times_ms)
+        offsets = {
+            group: Committed(of_group, times_ms.get(group, {}))
+            for group, of_group in _by_group(request.group_offsets).items()
         }
         for of_group in offsets.values():
-            for partition in of_group:
+            for partition in of_group.offsets:
                 # The client would ask for an unknown one until its time is up.
                 self._cluster.check_partition(partition)
         if transactional:
@@ -307,16 +309,16 @@ class KafkaWriter(LogWriter):
         self._flush(transactional=transactional)
         if not transactional:
             for group, of_group in offsets.items():
-                self._groups.commit(group, of_group)
+                self._groups.commit(group, *of_group)
             return
         reach(BEFORE_COMMIT)
         self._commit()
         self._committed = offsets or self._committed
         reach(AFTER_COMMIT)
 
-    def _send_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        metadata, client, timeout_s = self._groups.metadata(group, offsets), self._client, self._coordinator_s
-        theirs = as_theirs(offsets)
+    def _send_offsets(self, group: str, committed: Committed) -> None:
+        metadata, client = self._groups.metadata(group, committed.offsets), self._client
+        theirs, timeout_s = as_theirs(*committed), self._coordinator_s
         try:
             in_time = returns_in_time(
                 lambda: client.send_offsets_to_transaction(theirs, metadata, timeout_s),
@@ -448,6 +450,13 @@ class KafkaWriter(LogWriter):
         else:
             self._last_offsets[partition] = message.offset()
             self._first_offsets.setdefault(partition, message.offset())
+
+
+def _by_group(entries: Mapping[tuple[str, TopicPartition], int]) -> dict[str, dict[TopicPartition, int]]:
+    by_group: dict[str, dict[TopicPartition, int]] = {}
+    for (group, partition), number in sorted(entries.items()):
+        by_group.setdefault(group, {})[partition] = number
+    return by_group
 
 
 class _Reports:

@@ -50,6 +50,27 @@ def test_the_committed_offsets_of_some_partitions_are_those_of_the_group_there(l
     assert log.committed_offsets("group", []) == {}
 
 
+def test_stream_times_are_committed_with_the_offsets_and_aborted_with_them(log: Changelog) -> None:
+    with log.producer("p") as producer:
+        producer.begin()
+        producer.send_offsets("group", {INPUT: 7, A: 3}, {INPUT: 1_000})
+        producer.commit()
+        assert log.committed("group", [INPUT, A]) == log.committed("group") == ({INPUT: 7, A: 3}, {INPUT: 1_000})
+        producer.begin()
+        producer.send_offsets("group", {INPUT: 9, A: 3}, {INPUT: 2_000})
+        producer.abort()
+        producer.begin()
+        producer.send_offsets("group", {INPUT: 8}, {INPUT: 1_500})
+        for wrong, error in (({INPUT: -1}, ValueError), ({INPUT: "1"}, TypeError)):
+            with pytest.raises(error):
+                producer.send_offsets("group", {INPUT: 9}, wrong)  # type: ignore[arg-type]
+        producer.commit()
+    assert log.committed("group", [INPUT]) == ({INPUT: 8}, {INPUT: 1_500})
+    with log.producer() as plain:
+        plain.send_offsets("group", {INPUT: 9}, {INPUT: 3_000})
+    assert log.committed("group", [INPUT]) == ({INPUT: 9}, {INPUT: 3_000})
+
+
 def test_input_offsets_of_a_topic_elsewhere_are_committed_unless_the_log_has_to_know_it(log: Changelog) -> None:
     elsewhere = TopicPartition("elsewhere", 3)
     with log.producer("p") as producer:

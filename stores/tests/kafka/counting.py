@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,11 +24,11 @@ DEADLINE_S = 600.0
 Pairs = list[tuple[bytes | None, bytes | None]]
 
 
-def prepared(folder: Path, broker: Broker) -> None:
+def prepared(folder: Path, broker: Broker, keys: Sequence[int] = KEYS) -> None:
     """Put the input into fresh topics, and the broker's address into the folder."""
     (folder / "address").write_text(broker.address)
     with fresh_changelog(broker) as log:
-        feed(log, KEYS)
+        feed(log, keys)
 
 
 def changelog(folder: Path, timeout_s: float = 300.0) -> KafkaChangelog:
@@ -57,9 +59,9 @@ def work_with_offsets_first(folder: Path) -> None:
     """Count with the order of commits turned round: input offsets are committed before the records."""
     with changelog(folder) as log, pytest.MonkeyPatch.context() as patch:
 
-        def send_offsets(producer: BufferedProducer, group: str, offsets: dict[object, int]) -> None:
+        def send_offsets(producer: BufferedProducer, *given: Any) -> None:
             with log.producer() as plain:
-                original(plain, group, offsets)  # type: ignore[arg-type]
+                original(plain, *given)
 
         original = BufferedProducer.send_offsets
         patch.setattr(BufferedProducer, "send_offsets", send_offsets)

@@ -13,6 +13,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from stores.changelog.interface import Committed
 from stores.changelog.kafka import group_offsets
 from stores.changelog.kafka.changelog import KafkaSharedProducer
 from stores.changelog.kafka.group_member import ASK_S, GroupMembers, check_members
@@ -32,7 +33,7 @@ def test_a_task_asks_for_the_committed_offsets_of_its_inputs_and_changelogs_only
     questions: set[tuple[str, int]] = set()
     committed = group_offsets._committed
 
-    def noted(consumer: Any, partitions: Any, timeout_s: float) -> dict[TopicPartition, int]:
+    def noted(consumer: Any, partitions: Any, timeout_s: float) -> Committed:
         questions.update((partition.topic, partition.partition) for partition in partitions)
         return committed(consumer, partitions, timeout_s)
 
@@ -108,9 +109,9 @@ def test_a_commit_into_a_group_with_members_is_an_error_and_others_are_decided_b
     offsets = GroupOffsets(cluster)
     monkeypatch.setattr(offsets, "_consumer", lambda group: nullcontext(consumer))
     with pytest.raises(raised):
-        offsets.commit("app", {INPUT: 1})
+        offsets.commit("app", {INPUT: 1}, {})
     answers.pop()
-    offsets.commit("app", {INPUT: 1})
+    offsets.commit("app", {INPUT: 1}, {})
 
 
 def test_a_task_joins_a_transaction_before_the_end_of_earlier_ones_is_awaited() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from stores.changelog import MemoryChangelog, Record
+from stores.changelog import Changelog, MemoryChangelog, Record
 from stores.errors import ConfigError, StoreError
+from stores.interface import TopicPartition
 from stores.tasks import PunctuationType, Schedule, StreamTask, TaskContext
 from stores.tasks.timing import NEVER_NS, Punctuation, StreamTime
 from stores.tests.tasks.hand_clock import EPOCH_MS, HandClock
@@ -23,6 +24,7 @@ from stores.tests.tasks.setup import (
     Crash,
     counting_task,
     crashing_at,
+    over_each_changelog,
     single,
     state,
 )
@@ -31,7 +33,7 @@ STREAM, WALL = PunctuationType.STREAM_TIME, PunctuationType.WALL_CLOCK_TIME
 S = LEFT._replace(topic="app-s-changelog")
 
 
-def feed_times(log: MemoryChangelog, times: Iterable[int]) -> None:
+def feed_times(log: Changelog, times: Iterable[int]) -> None:
     with log.producer() as producer:
         for time in times:
             producer.send(INPUT, b"record", b"x", time)
@@ -62,12 +64,12 @@ def closing(interval_ms: int, kind: PunctuationType = STREAM) -> Callable[[TaskC
     return init
 
 
-def outputs(log: MemoryChangelog) -> list[tuple[bytes | None, bytes | None]]:
+def outputs(log: Changelog) -> list[tuple[bytes | None, bytes | None]]:
     return [(record.key, record.value) for record in log.read(OUTPUT)]
 
 
 def called(
-    folder: Path, log: MemoryChangelog, interval_ms: int, kind: PunctuationType, **settings: Any
+    folder: Path, log: Changelog, interval_ms: int, kind: PunctuationType, **settings: Any
 ) -> tuple[StreamTask, list[int], list[Schedule]]:
     """A task, opened, whose only schedule notes what it is called with."""
     times: list[int] = []
@@ -101,7 +103,8 @@ def test_stream_time_calls_once_for_each_interval_that_a_record_reaches(tmp_path
     task.close()
 
 
-def test_a_function_sees_the_stream_time_with_its_own_record(tmp_path: Path, log: MemoryChangelog) -> None:
+@over_each_changelog
+def test_a_function_sees_the_stream_time_with_its_own_record(tmp_path: Path, log: Changelog) -> None:
     seen: list[int] = []
     feed_times(log, [-1, 5, 3, 8])
     task = single(tmp_path, log, lambda record, context: seen.append(context.stream_time_ms))
@@ -220,7 +223,8 @@ def test_a_cancelled_schedule_is_called_no_more_and_made_again_after_a_return(
 
 
 @pytest.mark.parametrize("crash", ["task.before_log_commit", "task.after_log_commit", "task.after_store_commit"])
-def test_a_crash_neither_repeats_a_call_nor_loses_one(tmp_path: Path, log: MemoryChangelog, crash: str) -> None:
+@over_each_changelog
+def test_a_crash_neither_repeats_a_call_nor_loses_one(tmp_path: Path, log: Changelog, crash: str) -> None:
     """The stream time is committed with the offsets: Kafka would call once more after the restart."""
     times = [1, 4, 9, 10, 12, 19, 20, 21, 35, 36, 41]
     with MemoryChangelog() as sound:
@@ -325,31 +329,33 @@ def test_a_cancelled_schedule_makes_nothing_due(kind: PunctuationType) -> None:
     assert (punctuation.stream_due_ms, punctuation.wall_due_ns) == (1 << 63, NEVER_NS)
 
 
-def test_a_stream_time_whose_commit_was_undone_is_committed_with_the_next_one() -> None:
-    stream_time = StreamTime("app")
-    stream_time.begin({INPUT: 5}, [INPUT])
-    for _ in range(2):
-        stream_time.ms, stream_time.partition = 9, INPUT
-        assert stream_time.uncommitted() == {INPUT: 9}
-        stream_time.begin({INPUT: 5}, [INPUT])
-    assert stream_time.uncommitted() == {}
+def test_each_commit_has_the_stream_time_also_if_no_record_has_moved_it() -> None:
+    """A commit of offsets replaces the one before, with its time."""
+    other, stream_time = TopicPartition("other", 0), StreamTime()
+    stream_time.begin({}, [INPUT, other])
+    assert stream_time.times_ms() == {}
+    stream_time.begin({INPUT: 5, other: 3, OUTPUT: 9}, [INPUT, other])
+    assert (stream_time.ms, stream_time.times_ms()) == (5, {INPUT: 5})
+    stream_time.ms, stream_time.partition = 9, other
+    assert stream_time.times_ms() == stream_time.times_ms() == {other: 9}
 
 
-def test_at_least_once_the_offsets_are_committed_before_the_stream_time(
-    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("guarantee", [EXACTLY_ONCE, AT_LEAST_ONCE])
+def test_the_stream_time_is_committed_with_the_offset_of_its_record(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch, guarantee: Any
 ) -> None:
-    """Killed between the two, a task calls a punctuator again, and never leaves a call out."""
     feed_times(log, [3])
-    task = single(tmp_path, log, ignore, guarantee=AT_LEAST_ONCE)
+    task = single(tmp_path, log, ignore, guarantee=guarantee)
     task.open()
     producer = task._context._producer
-    send, groups = producer.send_offsets, []
+    send, sent = producer.send_offsets, []
 
-    def send_offsets(group: str, offsets: Any) -> None:
-        groups.append(group)
-        send(group, offsets)
+    def send_offsets(*given: Any) -> None:
+        sent.append(given)
+        send(*given)
 
     monkeypatch.setattr(producer, "send_offsets", send_offsets)
     task.run(commit=True)
-    assert groups == [task.application_id, f"{task.application_id}/stream-time"]
+    assert sent == [("app", {INPUT: 1}, {INPUT: 3})]
+    assert log.committed("app", [INPUT]) == ({INPUT: 1}, {INPUT: 3})
     task.close()

@@ -74,7 +74,7 @@ class Begun:
     def __init__(self, log: MemoryChangelog) -> None:
         feed(log, [1])
         self.log, self.stores, self.closed = log, NoStores(), 0
-        timing = Timing("app", NO_INTERVAL, SystemClock())
+        timing = Timing(NO_INTERVAL, SystemClock())
         self.context = TaskContext(TASK, log, timing.punctuation, timing.stream_time)
         self.lifecycle = TaskLifecycle(TASK)
         self.transaction = TaskTransaction(
