@@ -59,12 +59,16 @@ _ANSWERS = {
         repartition.purge.interval.ms
     """,
     "restart the workers one after the other with the new release": "upgrade.from",
+    "drop it. A function gets one record at a time; give a Processor with process_batch its batch_max_records": """
+        max.poll.records
+    """,
     "drop it. The client has no counterpart": "poll.ms default.client.supplier config.providers",
     "its name in this client is socket.receive.buffer.bytes": "receive.buffer.bytes",
     "its name in this client is socket.send.buffer.bytes": "send.buffer.bytes",
 }
 STREAMS_ANSWERS: Mapping[str, str] = {name: answer for answer, names in _ANSWERS.items() for name in names.split()}
-"""By a name of Kafka Streams without counterpart: what to do instead. Source: Kafka 4.1, ``StreamsConfig``."""
+"""By a name of Kafka Streams without counterpart: what to do instead. Source: Kafka 4.1, ``StreamsConfig``
+and the defaults that it gives to its consumers."""
 _PREFIXES = ("consumer.", "main.consumer.", "restore.consumer.", "global.consumer.", "producer.", "admin.")
 
 

@@ -22,7 +22,8 @@ _PAGE = f"""\
 `{_COMMAND} markdown` writes this page.
 In a file of properties a line is `name=value`. [The worker](worker.md#properties) shows how they work together. The
 last column is the counterpart in Kafka Streams, or the reason for which it has none. With Kafka, other names are
-settings of its client, such as `security.protocol` and `linger.ms`.
+settings of its client, such as `security.protocol` and `linger.ms`. What belongs to a function, such as the size of its
+batches, is no property: [`Processor`](worker.md#an-application) takes it.
 """
 _FOREIGN = """
 ## Properties of Kafka Streams that a worker does not have
