@@ -29,10 +29,22 @@ _OF_VERSION = ("partition", *OF_STORE, "restored_versions")
 _LOOKUP_KEYS = 10_000
 
 
-def store_figures(store: KeyValueStore, changes: StoreChanges, before: Mapping[str, int]) -> dict[str, int]:
+ABSENT = -1
+"""The size of the value that a key has not."""
+
+
+def size_of(value: bytes | None) -> int:
+    """Return the bytes of a value, ``ABSENT`` for None."""
+    return ABSENT if value is None else len(value)
+
+
+def store_figures(
+    store: KeyValueStore, changes: StoreChanges, before: Mapping[str, int], sizes: Mapping[bytes, int]
+) -> dict[str, int]:
     """Return the figures of a store with staged ``changes``, which had those of ``before``. Bytes are keys and values.
 
-    Each changed key is looked up once in the last commit. Raises: as ``KeyValueStore.get_many``.
+    ``sizes`` are those of committed values, ``ABSENT`` for none. A changed key that is not among them is looked up in
+    the last commit. Raises: as ``KeyValueStore.get_many``.
     """
     committed = store.read_only(IsolationLevel.READ_COMMITTED)
     changed = list(changes.pairs)
@@ -40,15 +52,19 @@ def store_figures(store: KeyValueStore, changes: StoreChanges, before: Mapping[s
     keys, state_bytes = before.get("keys", 0), before.get("state_bytes", 0)
     for at in range(0, len(changed), _LOOKUP_KEYS):
         part = changed[at : at + _LOOKUP_KEYS]
-        for key, old in zip(part, committed.get_many(part), strict=True):
-            new = changes.pairs[key]
-            if old is not None:
-                keys, state_bytes = keys - 1, state_bytes - len(key) - len(old)
-            if new is not None:
-                keys, state_bytes, updated = keys + 1, state_bytes + len(key) + len(new), updated + 1
-            elif old is not None:
-                removed += 1
+        unknown = [key for key in part if key not in sizes]
+        found = dict(zip(unknown, map(size_of, committed.get_many(unknown)), strict=True))
+        lengths, old = list(map(len, part)), [sizes[key] if key in sizes else found[key] for key in part]
+        new = [size_of(changes.pairs[key]) for key in part]
+        keys += old.count(ABSENT) - new.count(ABSENT)
+        state_bytes += _bytes_of(lengths, new) - _bytes_of(lengths, old)
+        updated += len(part) - new.count(ABSENT)
+        removed += sum(after < 0 <= size for size, after in zip(old, new, strict=True))
     return dict(zip(OF_STORE, (updated, removed, keys, state_bytes), strict=True))
+
+
+def _bytes_of(lengths: list[int], sizes: list[int]) -> int:
+    return sum(length + size for length, size in zip(lengths, sizes, strict=True) if size >= 0)
 
 
 def total(figures: Mapping[str, Mapping[str, int]], name: str) -> int:

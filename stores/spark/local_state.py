@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -34,7 +34,7 @@ from stores.records import TimestampedKeyValue
 from stores.records.record_kind import RecordKind, is_empty
 from stores.records.segments import packed
 from stores.spark.context import RecordTime, TimedStaging
-from stores.spark.figures import store_figures
+from stores.spark.figures import size_of, store_figures
 from stores.tasks.stores.log_follower import LogFollower
 
 RESTORED = declare("spark.restored", "a version of the log is in the stores", part=Part.CHANGE)
@@ -143,7 +143,9 @@ class LocalState:
     ) -> dict[str, dict[str, int]]:
         """Return the figures of each store with staged ``changes``, before the commit. Raises: StoreError."""
         return {
-            name: store_figures(copy.store, changes.get(name, StoreChanges()), before.get(name, {}))
+            name: store_figures(
+                copy.store, changes.get(name, StoreChanges()), before.get(name, {}), copy.recorder.take_sizes()
+            )
             for name, copy in self._opened.items()
         }
 
@@ -256,6 +258,10 @@ class RecordedTimestamps(ForwardedTimestamps):
         return self._store.inner.timestamps.lookup(form, otherwise)
 
 
+SIZES_MAX = 200_000
+"""The keys of one batch whose sizes are kept as they are read. Those of others are looked up for the figures."""
+
+
 class RecordingStore(LoggedStore):
     """A store over ``inner`` that records its changes since the last ``take``.
 
@@ -273,6 +279,27 @@ class RecordingStore(LoggedStore):
     def __init__(self, inner: KeyValueStore) -> None:
         super().__init__(inner)
         self._changes = StoreChanges()
+        self._sizes: dict[bytes, int] = {}
+        """The sizes of committed values that were read before their keys changed, ``ABSENT`` for none."""
+
+    def get(self, key: bytes) -> bytes | None:
+        value = self.inner.get(key)
+        if key not in self._changes.pairs and len(self._sizes) < SIZES_MAX:
+            self._sizes[key] = size_of(value)
+        return value
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        values = self.inner.get_many(keys)
+        if len(self._sizes) < SIZES_MAX and isinstance(keys, list):
+            changed = self._changes.pairs
+            read = zip(keys, map(size_of, values), strict=True)
+            self._sizes.update(((key, size) for key, size in read if key not in changed) if changed else read)
+        return values
+
+    def take_sizes(self) -> dict[bytes, int]:
+        """Return the sizes of committed values that are known since the last call, by their keys."""
+        sizes, self._sizes = self._sizes, {}
+        return sizes
 
     def take(self) -> StoreChanges:
         """Return the changes since the last call."""
@@ -282,6 +309,13 @@ class RecordingStore(LoggedStore):
     def put(self, key: bytes, value: bytes | None) -> None:
         self.inner.put(key, value)
         self._changes.pairs[key] = value
+
+    def put_many(self, pairs: Mapping[bytes, bytes | None] | Iterable[tuple[bytes, bytes | None]]) -> None:
+        if isinstance(pairs, dict):
+            self.inner.put_many(pairs)
+            self._log_all(pairs.items())
+        else:
+            super().put_many(pairs)
 
     def _log_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
         self._changes.pairs.update(pairs)

@@ -19,9 +19,11 @@ from stores.command import main as shell
 from stores.config import StoreConfig
 from stores.records import INT64, STR, KeyValue, Session, TimestampedKeyValue, Window, Windowed
 from stores.records.record_kind import RecordKind
+from stores.spark import local_state
 from stores.spark.__main__ import main
 from stores.spark.context import Context
-from stores.spark.figures import FIGURES_COLUMN, figures_of, with_figures
+from stores.spark.figures import ABSENT, FIGURES_COLUMN, figures_of, with_figures
+from stores.spark.local_state import RecordingStore
 from stores.spark.plan import Plan, QueryBatch
 from stores.spark.rows import Rows
 from stores.spark.task import BatchResult, run
@@ -35,11 +37,24 @@ def write_bytes(store: Any, random: Random, version: int) -> None:
     if random.random() < 0.1:
         store.delete_range(key, None)
     else:
+        read = random.choice([store.get, lambda key: store.get_many([key, b"z"]), len])
+        read(key)
         store.put(key, random.choice([None, b"", b"value" * random.randrange(1, 5)]))
+        read(key)
 
 
 def write_named(store: Any, random: Random, version: int) -> None:
-    store.put(f"N{random.randrange(8)}", random.choice([None, 1, 2]))
+    """Write some keys by one call or by several, and read some before and some after that."""
+    names = [f"N{number}" for number in random.sample(range(8), 3)]
+    if random.random() < 0.5:
+        store.get(names[0])
+    if random.random() < 0.5:
+        store.get_many(names[1:])
+    if random.random() < 0.5:
+        store.put_many({name: random.choice([None, 1, 2]) for name in names[:2]})
+    else:
+        store.put(names[0], random.choice([None, 1, 2]))
+    store.get_many(names)
 
 
 def write_timed(store: Any, random: Random, version: int) -> None:
@@ -141,6 +156,26 @@ def test_figures_equal_a_count_of_the_log_after_failures_repeats_and_restores(tm
         assert result.version.restored == expected
         assert (result.version.previous_commit_ms is None) == (number in (0, 2, 4))
     assert sum(in_log(tmp_path, 5)[2].values()) > 0
+
+
+def test_figures_are_the_same_if_few_sizes_of_what_was_read_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_state, "SIZES_MAX", 2)
+    for number in range(4):
+        check(tmp_path, compute(given(tmp_path, "rocksdb", retention=Retention()), number), number)
+
+
+def test_sizes_are_kept_of_keys_that_are_read_before_their_change_and_of_no_others(tmp_path: Path) -> None:
+    with StoreConfig("memory").open(tmp_path / "store") as inner:
+        inner.put_many({b"a": b"12", b"b": b""})
+        inner.commit()
+        store = RecordingStore(inner)
+        assert (store.get(b"a"), store.get_many([b"b", b"c"])) == (b"12", [b"", None])
+        store.put_many({b"a": b"123", b"d": b""})
+        assert (store.get(b"d"), store.get_many([b"a", b"e"])) == (b"", [b"123", None])
+        assert store.take_sizes() == {b"a": 2, b"b": 0, b"c": ABSENT, b"e": ABSENT}
+        assert store.take_sizes() == {}
 
 
 def test_a_row_with_figures_follows_the_rows_also_where_columns_may_not_be_null() -> None:
