@@ -17,13 +17,17 @@ from stores.config import StoreConfig
 from stores.records import INT64, STR, KeyValue
 from stores.spark import Context, Rows, stateful
 from stores.spark.sources import StateTable
+from stores.tasks import Batch, TaskContext, Topic
 
 OUTPUT = "key string, count long"
 CHECKPOINT, STATE = "checkpoint", "state"
 STORE = "counts"
 COUNT, COUNT_SCHEMA = "count", "count long"
 """The state of Spark's own functions."""
-_ARROW = "-arrow"
+_ARROW, _BATCH = "-arrow", "-batch"
+WORDS, COUNTED = Topic("words", key=STR, value=STR), Topic("counted", key=STR, value=INT64)
+BATCH_RECORDS, BATCH_BYTES = 100_000, 16 << 20
+"""The bounds of a batch of records: one has all rows of a partition, so it gives out each key once."""
 
 
 def counted(subject: str, events: DataFrame, folder: Path, partitions: int, local: Path | None = None) -> DataFrame:
@@ -32,18 +36,26 @@ def counted(subject: str, events: DataFrame, folder: Path, partitions: int, loca
     ``folder`` is that of the query. ``local`` is where copies of our stores outlive a session, if they do.
     """
     backend = SUBJECTS[subject].backend
-    if backend is not None:
-        return stateful(
-            events,
-            key="key",
-            process=in_arrow if subject.endswith(_ARROW) else by_record,
-            output=OUTPUT,
-            stores={STORE: config(backend)},
-            partitions=partitions,
-            state=folder / STATE,
-            local=local,
-        )
-    return _THEIRS[subject](events)
+    if backend is None:
+        return _THEIRS[subject](events)
+    places: dict[str, Any] = {
+        "key": "key",
+        "stores": {STORE: config(backend)},
+        "partitions": partitions,
+        "state": folder / STATE,
+        "local": local,
+    }
+    if not subject.endswith(_BATCH):
+        return stateful(events, process=in_arrow if subject.endswith(_ARROW) else by_record, output=OUTPUT, **places)
+    return stateful(
+        events.selectExpr("key", "'' as value"),
+        process_batch=in_batches,
+        batch_max_records=BATCH_RECORDS,
+        batch_max_bytes=BATCH_BYTES,
+        topics=[WORDS],
+        output="key binary, value binary",
+        **places,
+    )
 
 
 def state_of(subject: str, spark: SparkSession, folder: Path) -> DataFrame:
@@ -112,9 +124,18 @@ def in_arrow(rows: Rows, context: Context) -> Iterator[pa.RecordBatch]:
     before = counts.get_many(keys)
     new = groups.column("count_all").to_pylist()
     after = [number + (old or 0) for number, old in zip(new, before, strict=True)]
-    for key, number in zip(keys, after, strict=True):
-        counts.put(key, number)
+    counts.put_many(dict(zip(keys, after, strict=True)))
     yield pa.record_batch([pa.array(keys, pa.string()), pa.array(after, pa.int64())], names=["key", "count"])
+
+
+def in_batches(batch: Batch[str, str], context: TaskContext) -> None:
+    """Do the same as a task does with many records."""
+    groups = batch.table().group_by("key").aggregate([([], "count_all")])
+    keys, new = groups.column("key").to_pylist(), groups.column("count_all").to_pylist()
+    counts = context.store(STORE)
+    after = [number + (old or 0) for number, old in zip(new, counts.get_many(keys), strict=True)]
+    counts.put_many(dict(zip(keys, after, strict=True)))
+    context.forward_many(COUNTED, groups.column("key"), pa.array(after, pa.int64()))
 
 
 def of_frames(key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from harness.experiment import TrialWorker
 from harness.experiments.stateful import experiment
 from harness.experiments.stateful.experiment import Stateful
-from harness.experiments.stateful.trial import JVM, OURS, OURS_IN_ARROW, SUBJECTS, StatefulTrial
+from harness.experiments.stateful.trial import JVM, OURS, OURS_IN_ARROW, OURS_IN_BATCHES, SUBJECTS, StatefulTrial
 from harness.spark import stateful
 from harness.spark.session import session
 from harness.spark.stateful import Batches, StatefulQuery, keys_in
@@ -43,7 +43,7 @@ def test_the_batches_of_a_seed_are_the_same_and_the_fill_has_each_key_once(tmp_p
     assert files[0] == files[1] != files[2]
 
 
-OTHERS = [pytest.param(subject, marks=pytest.mark.spark) for subject in (OURS_IN_ARROW, JVM)]
+OTHERS = [pytest.param(subject, marks=pytest.mark.spark) for subject in (OURS_IN_ARROW, OURS_IN_BATCHES, JVM)]
 
 
 @pytest.mark.parametrize("subject", [OURS, *OTHERS])

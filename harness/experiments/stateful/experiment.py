@@ -181,7 +181,7 @@ def _restarts(trial: StatefulTrial, worker: TrialWorker, batches: tuple[Path, ..
         (subject, keeps_copies)
         for subject in trial.subjects
         for keeps_copies in ((False, True) if SUBJECTS[subject].backend is not None else (False,))
-        if not subject.endswith("-arrow")
+        if not subject.endswith(("-arrow", "-batch"))
     ]
     longest_s = 0.0
     for number in range(trial.restarts):

@@ -26,8 +26,11 @@ class StatefulSubject:
         return None if self.backend is None else backend_named(self.backend).name
 
 
-BY_RECORD, IN_ARROW = "each record", "Arrow"
-"""The functions of ``stateful``: one reads and writes the state for each record, one counts in Arrow first."""
+BY_RECORD, IN_ARROW, IN_BATCHES = "each record", "Arrow", "batches of records"
+"""The functions of ``stateful``: one reads and writes the state for each record, the others count in Arrow first.
+
+The last one is that of a task, ``process_batch``.
+"""
 APPLY, PANDAS, ROWS, JVM = (
     "applyInPandasWithState",
     "transformWithStateInPandas",
@@ -38,6 +41,7 @@ _ENGINES = ("rocksdb", "lmdb", "sqlite")
 _ALL = (
     *(StatefulSubject(f"stateful-{engine}", f"`stateful`, {BY_RECORD}", engine) for engine in _ENGINES),
     *(StatefulSubject(f"stateful-{engine}-arrow", f"`stateful`, {IN_ARROW}", engine) for engine in _ENGINES),
+    StatefulSubject("stateful-rocksdb-batch", f"`stateful`, {IN_BATCHES}", "rocksdb"),
     StatefulSubject(ROWS, "Python, rows of each key"),
     StatefulSubject(PANDAS, "Python, a DataFrame for each key"),
     StatefulSubject(APPLY, "Python, a DataFrame for each key"),
@@ -46,7 +50,7 @@ _ALL = (
 SUBJECTS: Mapping[str, StatefulSubject] = MappingProxyType({subject.name: subject for subject in _ALL})
 OURS = "stateful-rocksdb"
 """The subject against which the others are compared: it touches the state for each record, as Spark's do."""
-OURS_IN_ARROW = "stateful-rocksdb-arrow"
+OURS_IN_ARROW, OURS_IN_BATCHES = "stateful-rocksdb-arrow", "stateful-rocksdb-batch"
 
 BATCH_EVENTS = (10_000, 100_000)
 
