@@ -27,6 +27,7 @@ from harness.experiments.microbench.case import (
     ITERATORS,
     OPEN,
     PUT,
+    READ_WRITE,
     READER_WAITS,
     SHARING,
     WRITER_WAITS,
@@ -44,7 +45,14 @@ from harness.experiments.microbench.readers import (
     make_iterators,
     step_iterators,
 )
-from harness.experiments.microbench.records import opening_seconds, time_expiries, time_fetches, time_lookups, time_puts
+from harness.experiments.microbench.records import (
+    opening_seconds,
+    time_expiries,
+    time_fetches,
+    time_lookups,
+    time_puts,
+    time_reads_and_writes,
+)
 from harness.experiments.microbench.yardstick import Pairs, TimedStore, Watcher, Yardstick, open_subject
 from harness.workloads.ycsb import CORE_WORKLOADS, Ycsb, YcsbOperation, core_workload
 from harness.workloads.ycsb import load as ycsb_load
@@ -227,6 +235,7 @@ SUITES: Mapping[str, Callable[[Bench], None]] = MappingProxyType(
         PUT: lambda bench: time_puts(bench.case, bench.store, bench.load, bench.timed),
         GET: lambda bench: time_lookups(bench.case, bench.store, bench.load, bench.timed),
         GET_RECENT: lambda bench: time_lookups(bench.case, bench.store, bench.load, bench.timed),
+        READ_WRITE: lambda bench: time_reads_and_writes(bench.case, bench.store, bench.load, bench.timed),
         FETCH: lambda bench: time_fetches(bench.case, bench.store, bench.load, bench.timed),
         EXPIRE: lambda bench: time_expiries(bench.case, bench.store, bench.load, bench.timed),
         OPEN: lambda bench: bench.report(lambda: opening_seconds(bench.case, bench.folder, bench.load)),

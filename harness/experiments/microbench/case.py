@@ -18,6 +18,8 @@ YCSB = "ycsb-"
 """The prefix of the suites that are YCSB's core workloads."""
 PUT, GET, GET_RECENT = "record-put", "record-get", "record-get-recent"
 """Suites of typed stores."""
+READ_WRITE = "read-write"
+"""The suite that reads and writes the same records."""
 FETCH, EXPIRE = "fetch", "expire"
 """Suites of window stores."""
 OPEN = "open"
@@ -49,6 +51,8 @@ class Case:
     * ``record-put``: put and commit, in the form ``form``. ``record-get``, ``record-get-recent``: the writer's lookups
     of committed data in that form. The engine answers the first; the second are of keys of the last commit, which an
     indexed batch answers from memory.
+    * ``read-write``: lookups of committed keys and puts of new values for them, in the form ``form``; the commit is not
+    timed. There is one ``get_many`` and one ``put_many`` if ``at_once``, otherwise a call for each record.
     * ``fetch``: scans of the 100 windows, or with the form ``prefix`` of the 100 pairs, of each of ``keys`` keys.
     * ``expire``: the commit in which a segment of ``staged`` windows expires; ``records`` counts the segments.
     * ``open``: openings as a timestamped store of ``staged`` records in the form ``form``.
@@ -70,6 +74,8 @@ class Case:
     """True if an engine with optional checksums of its records keeps them."""
     scan_checksums: bool = True
     """True if scans check the checksums."""
+    at_once: bool = False
+    """True if one call reads or writes all records of a round."""
     staged: int = 0
     """The number of records in the open transaction, in the segment that expires, or in the store that is opened."""
     form: str = "bytes"
@@ -101,10 +107,11 @@ class Case:
             ("watched", self.watched),
             ("unchecked", not self.checksums),
             ("scans-unchecked", not self.scan_checksums),
+            ("at-once", self.at_once),
         )
         special = [name for name, is_so in marks if is_so]
         special = [*special, *([f"staged{self.staged}"] if self.staged else [])]
-        if self.suite in (PUT, GET, GET_RECENT, FETCH, OPEN):
+        if self.suite in (PUT, GET, GET_RECENT, READ_WRITE, FETCH, OPEN):
             special.append(self.form)
         words = (self.suite, self.subject, self.durability.lower(), distribution, str(self.records_per_commit))
         return "-".join([*words, *special])
@@ -184,6 +191,11 @@ def reads(subject: str, *, commits_beside: bool) -> Case:
 def records_as(suite: str, form: str, engine: str = "rocksdb") -> Case:
     """Return the case of puts or lookups of records in one form."""
     return Case(suite, f"{engine}-indexed-batch", form=form, keys=10_000, records=20_000)
+
+
+def read_and_written(subject: str, form: str = "bytes", *, at_once: bool) -> Case:
+    """Return the case of 1,000 records that are read and written, by one call for all or for each."""
+    return Case(READ_WRITE, subject, at_once=at_once, form=form, keys=10_000, records=1_000, rounds=15)
 
 
 def fetches(engine: str, form: str) -> Case:

@@ -34,6 +34,7 @@ from harness.experiments.microbench.case import (
     iterators_over,
     openings,
     range_deletes,
+    read_and_written,
     reads,
     records_as,
     scans_of,
@@ -262,6 +263,7 @@ def claims() -> Iterator[RatioClaim]:
             threshold,
         )
 
+    yield from _many_records()
     for engine in ENGINES:
         yield RatioClaim(
             "lookups, in the engine, of committed values with their times, against plain bytes of the same size",
@@ -307,6 +309,22 @@ def claims() -> Iterator[RatioClaim]:
             with_checksums("scan", engine, checksums=True),
             with_unchecked_scans(engine),
             None,
+        )
+
+
+_MANY_AT_LEAST = {"rocksdb-indexed-batch": 3.0, "lmdb-indexed-batch": 3.0, "sqlite-indexed-batch": 4.0}
+
+
+def _many_records() -> Iterator[RatioClaim]:
+    """Yield the claims about calls for many records, of CPU time."""
+    forms = (("timestamped", "values with their times"), ("text-to-number", "records, STR to INT64"))
+    subjects = [(name, "bytes", "records", _MANY_AT_LEAST.get(name)) for name in backends()]
+    for subject, form, words, at_least in [*subjects, *((INDEXED, form, words, None) for form, words in forms)]:
+        yield RatioClaim(
+            f"get_many and put_many of 1,000 {words}, against as many get and put",
+            read_and_written(subject, form, at_once=True),
+            read_and_written(subject, form, at_once=False),
+            at_least,
         )
 
 

@@ -29,12 +29,14 @@ class RecordForm:
 
     over: Callable[[KeyValueStore], Any]
     arguments: Callable[[bytes, bytes], tuple[Any, ...]]
+    columns: bool = False
+    """True if its ``put_many`` takes columns, and not pairs."""
 
 
 FORMS: Mapping[str, RecordForm] = {
     "bytes": RecordForm(lambda store: store, lambda key, value: (key, value)),
     "timestamped": RecordForm(
-        TimestampedKeyValue(BYTES, BYTES).over, lambda key, value: (key, value[:-8], _TIME_MS + value[7])
+        TimestampedKeyValue(BYTES, BYTES).over, lambda key, value: (key, value[:-8], _TIME_MS + value[7]), columns=True
     ),
     "short-bytes": RecordForm(lambda store: store, lambda key, value: (key.hex()[:16].encode(), value[:8])),
     "text-to-number": RecordForm(
@@ -58,6 +60,40 @@ def time_lookups(case: Case, store: KeyValueStore, load: Load, timed: Timed) -> 
     lookups = _formed(case, load.of([key for key, _ in pairs], case.records, case.distribution))
     keys = [arguments[0] for arguments in lookups]
     timed(get_records, lambda: (typed, keys))
+
+
+def time_reads_and_writes(case: Case, store: KeyValueStore, load: Load, timed: Timed) -> None:
+    """Time the suite ``read-write``."""
+    form = FORMS[case.form]
+    typed = form.over(store)
+    pairs = load.fresh(case.keys)
+    put_records(typed, [_formed(case, pairs)])
+
+    def arguments() -> tuple[Any, ...]:
+        typed.commit()
+        # One more, as in ``commit_known``.
+        put_records(typed, [_formed(case, load.fresh(1))])
+        rows = _formed(case, load.of([key for key, _ in pairs], case.records, case.distribution))
+        keys = [row[0] for row in rows]
+        # In the form that a caller has who computes for many records at a time.
+        columns = tuple(map(list, zip(*rows, strict=True))) if form.columns else (rows,)
+        return (typed, keys, columns) if case.at_once else (typed, rows)
+
+    timed(read_and_write_many if case.at_once else read_and_write_each, arguments)
+
+
+def read_and_write_many(typed: Any, keys: Sequence[Any], columns: tuple[Any, ...]) -> None:
+    """Look up all keys, and then put all records, with one call each."""
+    assert None not in typed.get_many(keys)
+    typed.put_many(*columns)
+
+
+def read_and_write_each(typed: Any, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Look up each key, and then put each record."""
+    get_records(typed, [row[0] for row in rows])
+    put = typed.put
+    for row in rows:
+        put(*row)
 
 
 def _formed(case: Case, pairs: Pairs) -> list[tuple[Any, ...]]:
