@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from harness.spark import expected_nexmark
+from harness.workloads.batches import record_form
 from stores.errors import ConfigError
 
 _COUNT = """
@@ -171,6 +172,7 @@ def expected_state(workload: str, events: DataFrame) -> DataFrame:
 
     Raises: ConfigError for a workload without SQL.
     """
+    workload = record_form(workload)
     if workload not in _STATES:
         raise ConfigError(f"no expected state for the workload {workload!r}: there is one for {', '.join(_STATES)}")
     return functools.reduce(DataFrame.unionByName, (_answer(store, events) for store in _STATES[workload]))

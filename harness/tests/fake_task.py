@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -18,6 +18,13 @@ from stores.registry import open_store
 
 class DictState(dict[bytes, bytes]):
     """The state of one store."""
+
+    def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
+        return list(map(self.get, keys))
+
+    def put_many(self, pairs: Mapping[bytes, bytes | None]) -> None:
+        for key, value in pairs.items():
+            self.put(key, value)
 
     def put(self, key: bytes, value: bytes | None) -> None:
         if value is None:
@@ -56,6 +63,11 @@ class FakeTask:
 
     def forward(self, topic: str, key: bytes | None, value: bytes | None, timestamp_ms: int = -1) -> None:
         self.outputs.append((topic, key, value, timestamp_ms))
+
+    def forward_many(
+        self, topic: str, keys: Sequence[bytes | None], values: Sequence[bytes | None], timestamps_ms: Any = None
+    ) -> None:
+        self.outputs += zip([topic] * len(keys), keys, values, timestamps_ms, strict=True)
 
 
 class _AtRecord(StoreStaging):

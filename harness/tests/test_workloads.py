@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from harness.tests.fake_task import FakeTask, run
+from harness.workloads.batches import SUFFIX, record_form
 from harness.workloads.event_log import EventLogWorkload
 from harness.workloads.new_york_flights import DEPARTURES, NO_TAILNUM, DatasetMissingError, arrivals, departures
 from harness.workloads.nexmark_queries import QUERIES
@@ -24,9 +27,11 @@ from harness.workloads.tasks import (
     workload,
     workloads,
 )
-from harness.workloads.workload import Event, EventSource, Workload
+from harness.workloads.workload import Event, EventSource, Workload, records_of
 from stores.changelog.interface import Record
 from stores.errors import ConfigError
+from stores.interface import TopicPartition
+from stores.tasks import Batch
 
 
 def flight(*fields: str) -> Event:
@@ -186,10 +191,41 @@ def test_a_record_without_key_or_value_is_refused_and_changes_nothing(known: Wor
 
 def test_every_workload_is_found_by_its_name() -> None:
     nexmark = [query.name for query in QUERIES]
-    assert list(workloads()) == ["count", "event_log", "flights", "flights_by_hour", "aircraft_sessions", *nexmark]
+    batches = ["count_batches", "flights_batches", "flights_by_hour_batches", "aircraft_sessions_batches"]
+    names = ["count", "event_log", "flights", "flights_by_hour", "aircraft_sessions", *nexmark, *batches]
+    assert list(workloads()) == names
     assert all(workload(name).name == name for name in workloads())
     sources = [name for name, known in workloads().items() if isinstance(known, EventSource)]
-    assert sources == ["count", "flights", "flights_by_hour", "aircraft_sessions", *nexmark]
+    assert sources == ["count", "flights", "flights_by_hour", "aircraft_sessions", *nexmark, *batches]
+
+
+@pytest.mark.parametrize("name", [name for name in workloads() if name.endswith(SUFFIX)])
+def test_batches_leave_and_forward_what_record_by_record_does(name: str) -> None:
+    """Of any length, with keys that come again, records too late for a window, and sessions that become one."""
+    random = Random(11)
+    by_batch: Any = workload(name)
+    shape = {"keys": 300} if record_form(name) == "count" else {}
+    events = list(replace(by_batch, **shape).events(11, 6_000))
+    one_by_one = run(workload(record_form(name)), events)
+    task = FakeTask(records_of(by_batch))
+    records = [Record(offset, *event) for offset, event in enumerate(events)]
+    while records:
+        length = random.choice([1, 2, 30, 700])
+        batch, records = records[:length], records[length:]
+        task.timestamp_ms = max(record.timestamp_ms for record in batch)
+        by_batch.process_batch(Batch(TopicPartition("events", 0), batch), task)
+    assert task.states == one_by_one.states
+    assert task.outputs == one_by_one.outputs
+
+
+@pytest.mark.parametrize("name", [name for name in workloads() if name.endswith(SUFFIX)])
+def test_a_batch_with_a_record_without_key_or_value_is_refused(name: str) -> None:
+    by_batch: Any = workload(name)
+    for key, value in ((None, b"v"), (b"k", None)):
+        task = FakeTask(records_of(by_batch))
+        with pytest.raises(ValueError):
+            by_batch.process_batch(Batch(TopicPartition("events", 0), [Record(0, key, value)]), task)
+        assert task.outputs == []
 
 
 def test_an_unknown_workload_is_refused_with_the_nearest_name() -> None:

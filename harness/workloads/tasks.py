@@ -5,11 +5,13 @@ A user's own events are in ``event_log``, the queries of Nexmark in ``nexmark_qu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+from harness.workloads.batches import SUFFIX, BatchContext, keyed_columns, updated
 from harness.workloads.event_log import EventLogWorkload
 from harness.workloads.nexmark_queries import QUERIES
 from harness.workloads.workload import Event, Workload, WorkloadContext, keyed
@@ -25,6 +27,7 @@ from harness.workloads.ycsb import (
 from stores.changelog.interface import Record
 from stores.errors import ConfigError, nearest
 from stores.records import INT64, JSON, STR, KeyValue, RecordKind, Session, ValueAndTimestamp, Window, Windowed
+from stores.tasks import Batch
 
 
 class UnknownWorkloadError(ConfigError):
@@ -33,13 +36,13 @@ class UnknownWorkloadError(ConfigError):
 
 def workloads() -> Mapping[str, Workload]:
     """Return every workload in its default shape, by name."""
+    count, flights = Count(), (Flights(), FlightsByHour(), AircraftSessions())
     all_workloads: tuple[Workload, ...] = (
-        Count(),
+        count,
         EventLogWorkload(),
-        Flights(),
-        FlightsByHour(),
-        AircraftSessions(),
+        *flights,
         *QUERIES,
+        *(replace(form, name=form.name + SUFFIX) for form in (count, *flights)),
     )
     return MappingProxyType({workload.name: workload for workload in all_workloads})
 
@@ -85,11 +88,15 @@ class Count:
         """Add one to the count of the record's key, and forward the new value."""
         key, value = keyed(record)
         store = context.store("counts")
-        before = store.get(key)
-        count = 1 if before is None else int.from_bytes(before[:COUNT_BYTES], "big") + 1
-        new = count.to_bytes(COUNT_BYTES, "big") + value
+        new = _one_more(store.get(key), value)
         store.put(key, new)
         context.forward(self.output_topic, key, new, record.timestamp_ms)
+
+    def process_batch(self, batch: Batch[bytes, bytes], context: BatchContext) -> None:
+        """Do the same for many records."""
+        keys, values = keyed_columns(batch)
+        counts = updated(context.store("counts"), keys, values, _one_more)
+        context.forward_many(self.output_topic, keys, counts, batch.timestamps_ms)
 
     def events(self, seed: int, count: int, first: int = 0) -> Iterator[Event]:
         """Yield events one millisecond apart, each with a different value."""
@@ -104,6 +111,11 @@ class Count:
     def _chunk_keys(self, seed: int, chunk: int) -> list[bytes]:
         # Each chunk has its own random source, so that events from the middle on need no earlier ones.
         return keys_of(uniform(Source(seed, chunk), self.keys, _CHUNK_EVENTS), self.key_bytes)
+
+
+def _one_more(before: bytes | None, value: bytes) -> bytes:
+    count = 1 if before is None else int.from_bytes(before[:COUNT_BYTES], "big") + 1
+    return count.to_bytes(COUNT_BYTES, "big") + value
 
 
 class Departures:
@@ -146,40 +158,57 @@ class Flights(Departures):
     def process(self, record: Record, context: WorkloadContext) -> None:
         """Add one departure to its aircraft and its route, and forward the aircraft."""
         key, value = keyed(record)
-        _, _, origin, dest, dep_time, dep_delay, arr_delay, air_time, distance = value.split(b",")
-        left = 1 if dep_time else 0
-        miles = int(distance) if left else 0
-
-        aircraft = context.store("aircraft")
-        departures, cancelled, flown, minutes, late, last = (aircraft.get(key) or b"0,0,0,0,0,").split(b",")
-        plane = b"%d,%d,%d,%d,%d,%b" % (
-            int(departures) + left,
-            int(cancelled) + 1 - left,
-            int(flown) + miles,
-            int(minutes) + int(air_time or 0),
-            int(late) + int(dep_delay or 0),
-            dest if left else last,
-        )
+        fields = value.split(b",")
+        aircraft, routes = context.store("aircraft"), context.store("routes")
+        plane = _plane(aircraft.get(key), fields)
         aircraft.put(key, plane)
-
-        routes, route = context.store("routes"), b"%b-%b" % (origin, dest)
-        departures, cancelled, flown, arrivals, late, latest = (routes.get(route) or b"0,0,0,0,0,").split(b",")
-        if arr_delay and (not latest or int(arr_delay) > int(latest)):
-            latest = arr_delay
-        routes.put(
-            route,
-            b"%d,%d,%d,%d,%d,%b"
-            % (
-                int(departures) + left,
-                int(cancelled) + 1 - left,
-                int(flown) + miles,
-                int(arrivals) + (1 if arr_delay else 0),
-                int(late) + int(arr_delay or 0),
-                latest,
-            ),
-        )
-
+        route = _route_of(fields)
+        routes.put(route, _route(routes.get(route), fields))
         context.forward(self.output_topic, key, plane, record.timestamp_ms)
+
+    def process_batch(self, batch: Batch[bytes, bytes], context: BatchContext) -> None:
+        """Do the same for many records."""
+        keys, values = keyed_columns(batch)
+        rows = [value.split(b",") for value in values]
+        planes = updated(context.store("aircraft"), keys, rows, _plane)
+        updated(context.store("routes"), list(map(_route_of, rows)), rows, _route)
+        context.forward_many(self.output_topic, keys, planes, batch.timestamps_ms)
+
+
+def _plane(before: bytes | None, fields: Sequence[bytes]) -> bytes:
+    """Return the sums of an aircraft with one more departure."""
+    _, _, _, dest, dep_time, dep_delay, _, air_time, distance = fields
+    left = 1 if dep_time else 0
+    departures, cancelled, flown, minutes, late, last = (before or b"0,0,0,0,0,").split(b",")
+    return b"%d,%d,%d,%d,%d,%b" % (
+        int(departures) + left,
+        int(cancelled) + 1 - left,
+        int(flown) + (int(distance) if left else 0),
+        int(minutes) + int(air_time or 0),
+        int(late) + int(dep_delay or 0),
+        dest if left else last,
+    )
+
+
+def _route_of(fields: Sequence[bytes]) -> bytes:
+    return b"%b-%b" % (fields[2], fields[3])
+
+
+def _route(before: bytes | None, fields: Sequence[bytes]) -> bytes:
+    """Return the sums of a route with one more departure."""
+    _, _, _, _, dep_time, _, arr_delay, _, distance = fields
+    left = 1 if dep_time else 0
+    departures, cancelled, flown, arrivals, late, latest = (before or b"0,0,0,0,0,").split(b",")
+    if arr_delay and (not latest or int(arr_delay) > int(latest)):
+        latest = arr_delay
+    return b"%d,%d,%d,%d,%d,%b" % (
+        int(departures) + left,
+        int(cancelled) + 1 - left,
+        int(flown) + (int(distance) if left else 0),
+        int(arrivals) + (1 if arr_delay else 0),
+        int(late) + int(arr_delay or 0),
+        latest,
+    )
 
 
 HOUR_MS = 3_600_000
@@ -236,6 +265,45 @@ class FlightsByHour(Departures):
         key = f"{origin}@{start_ms}".encode()
         context.forward(self.output_topic, key, str(counts).encode(), record.timestamp_ms)
 
+    def process_batch(self, batch: Batch[bytes, bytes], context: BatchContext) -> None:
+        """Do the same for many records."""
+        _, values = keyed_columns(batch)
+        rows = [value.decode().split(",") for value in values]
+        windows = [(row[2], at_ms // HOUR_MS * HOUR_MS) for row, at_ms in zip(rows, batch.timestamps_ms, strict=True)]
+        counts = updated(context.store("hours"), windows, rows, _with_row)
+        late = self._count_recent(context.store("recent"), windows, rows, batch.timestamps_ms)
+        updated(context.store("late"), list(late), list(late.values()), lambda before, more: (before or 0) + more)
+        keys = [f"{origin}@{start_ms}".encode() for origin, start_ms in windows]
+        context.forward_many(self.output_topic, keys, [str(each).encode() for each in counts], batch.timestamps_ms)
+
+    def _count_recent(
+        self, recent: Any, windows: Sequence[tuple[str, int]], rows: Sequence[list[str]], times_ms: Sequence[int]
+    ) -> Counter[str]:
+        """Count the departures in their windows of ``recent``. Return how many came too late, by origin."""
+        with recent.backward_all() as newest:
+            latest_ms = next((window.start_ms for window, _ in newest), -1)
+        distinct = list(dict.fromkeys(windows))
+        counts = {
+            window: found and found.value for window, found in zip(distinct, recent.get_many(distinct), strict=True)
+        }
+        counted_ms: dict[tuple[str, int], int] = {}
+        late = Counter[str]()
+        for window, row, time_ms in zip(windows, rows, times_ms, strict=True):
+            origin, start_ms = window
+            if start_ms <= latest_ms - RECENT_HOURS_MS:
+                late[origin] += 1
+                continue
+            latest_ms = max(latest_ms, start_ms)
+            counts[window], counted_ms[window] = _with_row(counts[window], row), time_ms
+        # In the order of time, so that none of them is too late for those before it.
+        counted = sorted(counted_ms, key=lambda window: window[1])
+        recent.put_many([(window, counts[window]) for window in counted], [counted_ms[window] for window in counted])
+        return late
+
+
+def _with_row(counted: list[Any] | None, row: Sequence[str]) -> list[Any]:
+    return _with(counted, row[4], row[5])
+
 
 def _with(counted: list[Any] | None, dep_time: str, dep_delay: str) -> list[Any]:
     departures, delays, minutes, _ = counted or (0, 0, 0, None)
@@ -276,13 +344,61 @@ class AircraftSessions(Departures):
     def process(self, record: Record, context: WorkloadContext) -> None:
         """Merge one flight with the sessions within its reach, and forward the resulting session."""
         key, value = keyed(record)
-        *_, dep_time, _, _, _, distance = value.split(b",")
-        left = 1 if dep_time else 0
-        flown = [left, 1 - left, int(distance) if left else 0]
+        flown = _flown(value)
         session = Windowed(key.decode(), record.timestamp_ms, record.timestamp_ms)
         _merge(context.store("recent"), session, flown)
         (_, start_ms, end_ms), summed = _merge(context.store("sessions"), session, flown)
         context.forward(self.output_topic, key, f"{start_ms}-{end_ms}: {summed}".encode(), record.timestamp_ms)
+
+    def process_batch(self, batch: Batch[bytes, bytes], context: BatchContext) -> None:
+        """Do the same for many records."""
+        keys, values = keyed_columns(batch)
+        aircraft, flown = [key.decode() for key in keys], list(map(_flown, values))
+        _merge_many(context.store("recent"), aircraft, batch.timestamps_ms, flown, timed=False)
+        merged = _merge_many(context.store("sessions"), aircraft, batch.timestamps_ms, flown, timed=True)
+        outputs = [f"{start_ms}-{end_ms}: {summed}".encode() for (_, start_ms, end_ms), summed in merged]
+        context.forward_many(self.output_topic, keys, outputs, batch.timestamps_ms)
+
+
+def _flown(value: bytes) -> list[int]:
+    *_, dep_time, _, _, _, distance = value.split(b",")
+    left = 1 if dep_time else 0
+    return [left, 1 - left, int(distance) if left else 0]
+
+
+def _merge_many(
+    sessions: Any, aircraft: Sequence[str], times_ms: Sequence[int], flown: Sequence[list[int]], *, timed: bool
+) -> list[tuple[Windowed[str], list[int]]]:
+    """Merge flights, in order, each with the sessions within its reach. Return the resulting session of each."""
+    reach: dict[str, tuple[int, int]] = {}
+    for plane, time_ms in zip(aircraft, times_ms, strict=True):
+        first_ms, last_ms = reach.get(plane, (time_ms, time_ms))
+        reach[plane] = min(first_ms, time_ms), max(last_ms, time_ms)
+    searches = [(plane, max(0, first_ms - GAP_MS), last_ms + GAP_MS) for plane, (first_ms, last_ms) in reach.items()]
+    found = sessions.find_sessions_many(searches)
+    living = {
+        plane: {session: value.value if timed else value for session, value in pairs}
+        for plane, pairs in zip(reach, found, strict=True)
+    }
+    changed_ms: dict[Windowed[str], int] = {}
+    results = []
+    for plane, time_ms, own_sums in zip(aircraft, times_ms, flown, strict=True):
+        start_ms, end_ms, summed = time_ms, time_ms, own_sums
+        own = living[plane]
+        for other in [each for each in own if each.end_ms >= time_ms - GAP_MS and each.start_ms <= time_ms + GAP_MS]:
+            start_ms, end_ms = min(start_ms, other.start_ms), max(end_ms, other.end_ms)
+            summed = [one + another for one, another in zip(summed, own.pop(other), strict=True)]
+            changed_ms[other] = time_ms
+        merged = Windowed(plane, start_ms, end_ms)
+        own[merged], changed_ms[merged] = summed, time_ms
+        results.append((merged, summed))
+    stored = {session for pairs in found for session, _ in pairs}
+    written = [each for each in changed_ms if each in living[each.key] or each in stored]
+    # In the order of time, so that none of them is too late for those before it.
+    written.sort(key=lambda session: session.end_ms)
+    pairs = [(session, living[session.key].get(session)) for session in written]
+    sessions.put_many(pairs, [changed_ms[session] for session in written] if timed else None)
+    return results
 
 
 def _merge(sessions: Any, session: Windowed[str], summed: list[int]) -> tuple[Windowed[str], list[int]]:

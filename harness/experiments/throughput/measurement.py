@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 from harness.experiments.store_of_records import LOG_FILE, log_durability
 from harness.processes.child import die_with
 from harness.processes.load import LoadWatch, machine_speed, waited_ns
+from harness.workloads.batches import SUFFIX
 from harness.workloads.workload import Workload, plain_pairs, records_of
 from stores import failpoints
 from stores.changelog import SqliteChangelog
@@ -87,6 +88,11 @@ class PartitionWork:
                 yield Record(first + place, key, value, timestamp_ms + later_ms)
 
     @property
+    def in_batches(self) -> bool:
+        """True if the task gets many records at a time."""
+        return self.workload.name.endswith(SUFFIX)
+
+    @property
     def records_number(self) -> int:
         """The number of records in all laps."""
         return self.laps * self.events
@@ -116,7 +122,8 @@ class PartitionWork:
             state_dir=folder / STATE_FOLDER,
             changelog=changelog,
             stores={name: replace(settings, records=kinds.get(name)) for name in self.workload.store_names},
-            process=self.workload.process,
+            process=None if self.in_batches else self.workload.process,
+            process_batch=getattr(self.workload, "process_batch", None) if self.in_batches else None,
             inputs=[self.input],
             settings=TaskSettings(commit_interval_ms=NO_INTERVAL, guarantee=ProcessingGuarantee.EXACTLY_ONCE),
             shared=SharedResources(memory=memory),
@@ -224,9 +231,7 @@ class Stopwatch:
             self._commit()
 
     def _process(self, chunk: Sequence[Record]) -> None:
-        process, partition = self._task.process, self._partition
-        for record in chunk:
-            process(partition, record)
+        self._task.process_all(self._partition, chunk)
 
     def _commit(self) -> None:
         busy_ns, waited_ns = self.busy_ns, self.waited_ns
@@ -256,8 +261,8 @@ def measured(folder: Path) -> NoReturn:
     task = work.task(folder, work.changelog(folder))
     task.open()
     figures = timed(task, work)
-    for record in islice(work.records(), min(every, _CHUNK_EVENTS)):
-        task.process(work.input, record._replace(offset=work.records_number + record.offset))
+    more = islice(work.records(), min(every, _CHUNK_EVENTS))
+    task.process_all(work.input, [record._replace(offset=work.records_number + record.offset) for record in more])
     die_with(figures, folder)
 
 
