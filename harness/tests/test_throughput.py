@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import os
 from array import array
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import process_time
@@ -110,7 +111,7 @@ def test_overlapping_plans_measure_a_configuration_once() -> None:
 def test_every_cell_of_a_default_run_that_picks_rest_on_is_measured_five_times_for_a_second() -> None:
     found: dict[tuple[str, int], set[tuple[int, float]]] = {}
     for trial in profile("default", 1):
-        for each in trial.configurations if trial.workload == "count" else ():
+        for each in trial.configurations if (trial.workload, trial.partitions) == ("count", 2) else ():
             cell = found.setdefault((str(each.durability), each.records_per_commit), set())
             cell.add((each.repeat, trial.work_s))
     for wanted in (("CHANGELOG", 1_000), ("PROCESS", 1_000), ("DISK", 1_000), ("CHANGELOG", 10_000)):
@@ -215,7 +216,7 @@ def test_rates_are_without_the_time_in_which_a_partition_had_no_processor(tmp_pa
 
 def test_a_stopwatch_counts_no_time_in_which_its_thread_had_no_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     class Task:
-        def process(self, partition: TopicPartition, record: Record) -> None:
+        def process_all(self, partition: TopicPartition, records: Sequence[Record]) -> None:
             pass
 
         def commit(self) -> None:

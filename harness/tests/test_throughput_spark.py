@@ -139,6 +139,9 @@ def test_laps_that_are_given_are_made_and_nothing_is_left_behind(
         ("flights", TWO[0]),
         pytest.param("flights_by_hour", TWO[1], marks=pytest.mark.long),
         pytest.param("aircraft_sessions", TWO[1], marks=pytest.mark.long),
+        ("aircraft_sessions_batches", TWO[0]),
+        pytest.param("flights_batches", TWO[1], marks=pytest.mark.long),
+        pytest.param("flights_by_hour_batches", TWO[1], marks=pytest.mark.long),
     ],
 )
 def test_the_flights_end_as_spark_sql_computes(spark: SparkSession, workload: str, backend: str) -> None:

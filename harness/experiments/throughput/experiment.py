@@ -14,6 +14,7 @@ from harness import replay
 from harness.experiment import Experiment, Figures, Outcome, Request, Row, Rows, TrialPlacement, TrialWorker
 from harness.experiments.needs import needs_so_far
 from harness.experiments.throughput import plan
+from harness.experiments.throughput.batches import batch_ratios
 from harness.experiments.throughput.measurement import (
     DUMP_FILE,
     LATENCY_DIGITS,
@@ -51,6 +52,7 @@ class Throughput(Experiment[ThroughputTrial]):
     share = 30
     unit = ""
     figures_by = {"throughput": QUERY}
+    derived_by = batch_ratios
     failed_by = WRONG_ENDS
     report = REPORT
     columns = {

@@ -16,6 +16,7 @@ from harness.experiments.needs import RivalCell
 from harness.experiments.throughput.measurement import Configuration, Options
 from harness.report.rows import Row
 from harness.scenario import AtLeast, Grid, cut_to, full_names, raised_to, set_to, times
+from harness.workloads.batches import SUFFIX
 from harness.workloads.event_log import EVENT_LOG, EventLog
 from harness.workloads.nexmark_queries import QUERIES
 from harness.workloads.tasks import Departures, workload
@@ -59,6 +60,8 @@ class ThroughputGrid(Grid):
     options: Options = ()
     work_s: float = 0.0
     at_least: tuple[AtLeast, ...] = ()
+    both_forms: bool = False
+    """True to measure the workload's batch form as well, and to compare the two (``batch_ratios``)."""
 
     sizes = MappingProxyType(
         {
@@ -77,6 +80,8 @@ class ThroughputGrid(Grid):
         full_names(
             [*(self.backends or ()), *(name for each in self.at_least for name in (each.subject, each.yardstick))]
         )
+        if self.both_forms:
+            workload(self.workload + SUFFIX)
 
     def trials(self, seed: int) -> list[ThroughputTrial]:
         """Return the measurements, those over the same events together."""
@@ -91,8 +96,9 @@ class ThroughputGrid(Grid):
         log.format()
 
     def missed(self, figures: Mapping[str, Any]) -> list[str]:
-        """Return each ratio that is not reached."""
-        return [line for claim in self.at_least for line in _missed(claim, figures["throughput"])]
+        """Return each ratio that is not reached: of backends, and of batches and single records."""
+        missed = [line for claim in self.at_least for line in _missed(claim, figures["throughput"])]
+        return [*missed, *super().missed(figures)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +138,8 @@ def throughput_trials(grids: Iterable[ThroughputGrid], seed: int) -> list[Throug
     The same grids and seed give the same order. Raises: ConfigError if there is nothing to measure.
     """
     groups: dict[tuple[str, int | None, int, float], dict[Configuration, None]] = {}
-    for grid in grids:
+    of_one_form = (form for grid in grids for form in _forms(grid))
+    for grid in of_one_form:
         for partitions in grid.partitions:
             group = groups.setdefault((grid.workload, grid.events, partitions, grid.work_s), {})
             group.update(dict.fromkeys(_configurations(grid, partitions, seed)))
@@ -144,6 +151,12 @@ def throughput_trials(grids: Iterable[ThroughputGrid], seed: int) -> list[Throug
     if not trials:
         raise ConfigError("nothing to measure: no backend that was asked for carries a durability that was asked for")
     return trials
+
+
+def _forms(grid: ThroughputGrid) -> list[ThroughputGrid]:
+    if not grid.both_forms:
+        return [grid]
+    return [replace(grid, workload=name, both_forms=False) for name in (grid.workload, grid.workload + SUFFIX)]
 
 
 def _configurations(grid: ThroughputGrid, partitions: int, seed: int) -> Iterable[Configuration]:
@@ -207,6 +220,25 @@ _PICKS = (
     ThroughputGrid("count", 60_000, records_per_commit=(10_000,), repeats=5, work_s=WORK_S),
 )
 """The measurements that picks rest on. They come first, and as one: none of them may be measured in another way."""
+
+
+def _both_forms(backends: tuple[str, ...], repeats: int) -> Iterable[ThroughputGrid]:
+    """Yield grids with one partition, so that no other cell has these measurements."""
+    for name, sizes in (
+        ("count", (1_000, 10_000)),
+        *((name, (1_000,)) for name in ("flights", "flights_by_hour", "aircraft_sessions")),
+    ):
+        yield ThroughputGrid(
+            name,
+            40_000,
+            partitions=(1,),
+            records_per_commit=sizes,
+            repeats=repeats,
+            backends=backends,
+            both_forms=True,
+        )
+
+
 SIZES: Mapping[str, tuple[ThroughputGrid, ...]] = MappingProxyType(
     {
         SMOKE: (
@@ -222,6 +254,7 @@ SIZES: Mapping[str, tuple[ThroughputGrid, ...]] = MappingProxyType(
             ThroughputGrid("flights_by_hour", 20_000),
             ThroughputGrid("aircraft_sessions", 20_000),
             ThroughputGrid("count", 60_000, records_per_commit=(100,)),
+            *_both_forms(("rocksdb",), repeats=3),
         ),
         NIGHT: (
             *_PICKS,
@@ -232,6 +265,7 @@ SIZES: Mapping[str, tuple[ThroughputGrid, ...]] = MappingProxyType(
             ThroughputGrid("count", 1_000_000, durabilities=_EACH, records_per_commit=(100, 100_000), repeats=5),
             ThroughputGrid("count", 1_000_000, durabilities=_EACH[1:], records_per_commit=(10_000,), repeats=5),
             *(ThroughputGrid(query.name, 60_000, repeats=3) for query in QUERIES),
+            *_both_forms(("rocksdb", "lmdb", "sqlite"), repeats=5),
         ),
     }
 )

@@ -1,0 +1,50 @@
+"""The batch form of a workload is compared with its record form, cell by cell and repeat by repeat."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness.experiments.throughput.batches import batch_ratios
+from harness.experiments.throughput.plan import ThroughputGrid as Grid
+from harness.report.ratios import ratios
+from stores.errors import ConfigError
+
+
+def measured(workload: str, repeat: int, records: int, cpu_s: float, size: int = 1_000) -> dict[str, Any]:
+    return {
+        "kind": "throughput", "workload": workload, "backend": "lmdb", "durability": "CHANGELOG", "partitions": 1,
+        "records_per_commit": size, "repeat": repeat, "records": records, "cpu_s": cpu_s,
+        "records_per_s": records / cpu_s, "others_share": 0.0, "steal_share": 0.0,
+    }  # fmt: skip
+
+
+def test_a_ratio_is_of_the_cpu_time_of_a_record_in_repeats_with_both_forms() -> None:
+    rows = [measured("flights", repeat, 100, 1.0) for repeat in range(4)]
+    rows += [measured("flights_batches", repeat, 200, 2.0 / (3 + repeat)) for repeat in range(3)]
+    rows += [measured("flights", 0, 100, 1.0, size=9), measured("count_batches", 0, 100, 1.0)]
+    (ratio,) = batch_ratios(rows)
+    assert (ratio["subject"], ratio["records_per_commit"], ratio["repeats"]) == ("lmdb", 1_000, 3)
+    assert ratio["cpu_ratio"] == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize(("times", "met"), [(4.0, True), (2.0, False)])
+def test_a_count_in_commits_of_1000_is_promised_to_be_three_times_as_fast(times: float, met: bool) -> None:
+    rows = [measured("count", repeat, 100, 1.0) for repeat in range(3)]
+    rows += [measured("count_batches", repeat, 100, 1.0 / times) for repeat in range(3)]
+    (figure,) = ratios(batch_ratios(rows))
+    assert figure["met"] is met
+    missed = Grid("count", 1, both_forms=True).missed({"throughput": [], "ratio": [figure]})
+    assert len(missed) == (not met)
+
+
+def test_a_grid_of_both_forms_measures_each_in_the_same_cells() -> None:
+    trials = Grid("flights", 9, repeats=2, backends=("lmdb",), both_forms=True).plan(1)
+    assert [trial.workload for trial in trials] == ["flights", "flights_batches"]
+    assert [len(trial.configurations) for trial in trials] == [2, 2]
+
+
+def test_a_workload_without_a_batch_form_is_refused() -> None:
+    with pytest.raises(ConfigError):
+        Grid("nexmark_q4", 9, both_forms=True)
