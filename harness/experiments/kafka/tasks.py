@@ -14,7 +14,15 @@ from time import perf_counter, process_time
 from types import TracebackType
 from typing import Any, Self
 
-from harness.experiments.kafka.trial import EMBEDDED, EVENTS_TOPIC, SHARED, WARM_UP_SHARE, checksum_of, workload_of
+from harness.experiments.kafka.trial import (
+    BATCHES,
+    EMBEDDED,
+    EVENTS_TOPIC,
+    SHARED,
+    WARM_UP_SHARE,
+    checksum_of,
+    workload_of,
+)
 from harness.processes.child import FIGURES_FILE, MeasurementFailedError, write_figures
 from stores.changelog.interface import Changelog, Record
 from stores.changelog.sqlite import SqliteChangelog
@@ -54,7 +62,8 @@ def measured(
                     state_dir=folder / "state",
                     changelog=log,
                     stores={store: StoreConfig(name) for store in work.store_names},
-                    process=work.process,
+                    process=None if changelog == BATCHES else work.process,
+                    process_batch=getattr(work, "process_batch") if changelog == BATCHES else None,  # noqa: B009
                     inputs=[TopicPartition(EVENTS_TOPIC, partition)],
                     settings=TaskSettings(commit_interval_ms=commit_interval_ms),
                     shared=SharedResources(transaction=transaction),

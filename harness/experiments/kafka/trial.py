@@ -19,6 +19,8 @@ EVENTS_TOPIC = "events"
 KAFKA, EMBEDDED = "Kafka", "embedded"
 SHARED = "Kafka, one transaction"
 """Kafka with one transaction for all tasks, as in a worker with ``transaction.scope=thread``."""
+BATCHES = "Kafka, batches"
+"""Kafka with the workload's function of batches."""
 BARE, STREAMS = "bare loop", "Kafka Streams"
 """The subjects beside our backends."""
 COUNT = Count(keys=20_000)
@@ -47,7 +49,7 @@ class KafkaTrial:
     """The events of a workload in ``partitions`` of a topic, processed by each subject at each commit interval.
 
     Tasks of all partitions take turns in one thread. The default backend is also measured with the embedded changelog,
-    and over several partitions with one transaction for all tasks.
+    with a function of batches if the workload has one, and over several partitions with one transaction for all tasks.
     """
 
     workload: str
@@ -80,7 +82,9 @@ class KafkaTrial:
         embedded = [KafkaSubject(self.backends[0], EMBEDDED)] if self.backends else []
         streams = [KafkaSubject(STREAMS)] if self.workload == COUNT.name else []
         shared = [KafkaSubject(self.backends[0], SHARED)] if self.backends and self.partitions > 1 else []
-        return [*ours, *shared, *embedded, KafkaSubject(BARE), *streams]
+        in_batches = hasattr(workload_of(self.workload), "process_batch")
+        batches = [KafkaSubject(self.backends[0], BATCHES)] if self.backends and in_batches else []
+        return [*ours, *batches, *shared, *embedded, KafkaSubject(BARE), *streams]
 
     def cells(self) -> list[Cell]:
         """Return all measurements in shuffled order: in each round every interval, and at that every subject."""
