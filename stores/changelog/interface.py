@@ -63,10 +63,29 @@ class RecordColumns(NamedTuple):
         columns = self.offsets[part], self.keys[part], self.values[part], self.timestamps_ms[part]
         return RecordColumns(*columns, None if headers is None else headers[part])
 
+    def joined(self, following: RecordColumns) -> RecordColumns:
+        """Return these records and the ones that follow."""
+        if not following.offsets:
+            return self
+        headers = None
+        if self.headers is not None or following.headers is not None:
+            headers = [*_headers_of(self), *_headers_of(following)]
+        return RecordColumns(
+            [*self.offsets, *following.offsets],
+            [*self.keys, *following.keys],
+            [*self.values, *following.values],
+            [*self.timestamps_ms, *following.timestamps_ms],
+            headers,
+        )
+
     def records(self) -> Iterator[Record]:
         """Return the records one by one."""
         *columns, headers = self
         return map(_new_record, zip(*columns, headers or repeat(()), strict=False))
+
+
+def _headers_of(columns: RecordColumns) -> Iterable[Headers]:
+    return repeat((), len(columns.offsets)) if columns.headers is None else columns.headers
 
 
 _new_record: Callable[[Any], Record] = partial(tuple.__new__, Record)
@@ -121,6 +140,16 @@ class Producer(Closeable):
         """Send each record, given as key, value and timestamp. Raises: as ``send``; earlier records are sent then."""
         for key, value, timestamp_ms in records:
             self.send(partition, key, value, timestamp_ms)
+
+    def send_columns(
+        self,
+        partition: TopicPartition,
+        keys: Sequence[bytes | None],
+        values: Sequence[bytes | None],
+        timestamps_ms: Sequence[int],
+    ) -> None:
+        """Send records by their columns, all of one length. Raises: as ``send``; earlier records may be sent then."""
+        self.send_all(partition, zip(keys, values, timestamps_ms, strict=True))
 
     @abstractmethod
     def send_offsets(

@@ -10,6 +10,7 @@ from typing import Any
 
 from stores.changelog.arguments import (
     TIMESTAMP_MS_MAX,
+    check_columns,
     check_name,
     check_record,
     checked_group_offsets,
@@ -203,6 +204,45 @@ class BufferedProducer(Producer):
             key, value, timestamp_ms = rest[at]
             self._send(partition, key, value, timestamp_ms, ())
             at += 1
+
+    def send_columns(
+        self,
+        partition: TopicPartition,
+        keys: Sequence[bytes | None],
+        values: Sequence[bytes | None],
+        timestamps_ms: Sequence[int],
+    ) -> None:
+        check_columns(keys, values, timestamps_ms, None)
+        begin, count = 0, len(keys)
+        while begin < count:
+            if self._pending_records >= self._records_max:
+                self._append(ends=False)
+            part = slice(begin, begin + self._records_max - self._pending_records)
+            self._extend(partition, keys[part], values[part], timestamps_ms[part])
+            begin = part.stop
+
+    def _extend(
+        self,
+        partition: TopicPartition,
+        keys: Sequence[bytes | None],
+        values: Sequence[bytes | None],
+        timestamps_ms: Sequence[int],
+    ) -> None:
+        """Buffer valid records, of which there are no more than have room. Their bytes may be too many."""
+        num_bytes = sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values)))
+        if self._pending_bytes + num_bytes > PENDING_BYTES_MAX:
+            for record in zip(keys, values, timestamps_ms, strict=True):
+                self._send(partition, *record, ())
+            return
+        pending = self._pending.get(partition)
+        if pending is None:
+            pending = self._begin_partition(partition)
+        flat: Pending = [None] * (FIELDS_PER_RECORD * len(keys))
+        for field_number, column in enumerate((keys, values, timestamps_ms)):
+            flat[field_number::FIELDS_PER_RECORD] = column
+        pending += flat
+        self._pending_records += len(keys)
+        self._pending_bytes += num_bytes
 
     def _buffer(self, partition: TopicPartition, records: list[tuple[bytes | None, bytes | None, int]], at: int) -> int:
         """Buffer the records from ``at`` on that fit and need no further check; return their number."""

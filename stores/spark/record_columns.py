@@ -10,7 +10,8 @@ from stores.changelog.interface import Headers, Record
 from stores.interface import TopicPartition
 from stores.records.arrow_serdes import as_list, is_arrow, one_array, serialized
 from stores.records.serdes import BYTES
-from stores.tasks.arrow_records import COLUMNS, ArrowRecords, header_type
+from stores.tasks.arrow_records import ArrowRecords, header_type
+from stores.tasks.column_records import COLUMNS
 from stores.topic import Topic
 
 if TYPE_CHECKING:

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 from stores.changelog.interface import Headers, Record
+from stores.tasks.column_records import COLUMNS, KeptInColumns, new_record
 
 if TYPE_CHECKING:
     import pyarrow
-
-COLUMNS = ("offset", "key", "value", "timestamp_ms", "headers")
-"""The columns, which have no nulls but keys and values: the parts of a ``Record``, in their order."""
-
-new_record: Callable[[Any], Record[Any, Any]] = partial(tuple.__new__, Record)
-"""Makes a record of its parts, faster than its own constructor."""
 
 
 def header_type() -> pyarrow.DataType:
@@ -25,7 +18,7 @@ def header_type() -> pyarrow.DataType:
     return pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
-class ArrowRecords(Sequence[Record]):
+class ArrowRecords(KeptInColumns):
     """The rows of a record batch with ``COLUMNS`` as records, which are made where they are asked for.
 
     A slice is of the same kind, and copies nothing.
@@ -55,19 +48,16 @@ class ArrowRecords(Sequence[Record]):
         return iter(self._records(self.rows))
 
     def column(self, name: str) -> list[Any]:
-        """Return one of ``COLUMNS`` as Python has it."""
         return _as_python(self.rows, name)
 
     @property
     def num_bytes(self) -> int:
-        """The bytes of all keys and values."""
         import pyarrow.compute as pc
 
         return sum(pc.sum(pc.binary_length(self.rows.column(name))).as_py() or 0 for name in ("key", "value"))
 
     @property
     def highest_ms(self) -> int:
-        """The highest timestamp."""
         import pyarrow.compute as pc
 
         return int(pc.max(self.rows.column("timestamp_ms")).as_py())

@@ -15,6 +15,7 @@ from typing import Any
 
 from stores.changelog.interface import Record
 from stores.metrics import EarlyCommitCause
+from stores.tasks.column_records import column_of
 from stores.tasks.context import ProcessFunction, TaskContext
 from stores.tasks.memory_budget import BudgetedTask, BudgetShare
 from stores.tasks.record_batch import Batch, within_bytes
@@ -146,13 +147,13 @@ class BatchSize:
         due_ms = self._timing.punctuation.stream_due_ms
         if due_ms == NEVER_MS:
             return count
-        times = enumerate((record.timestamp_ms for record in records[:count]), 1)
+        times = enumerate(column_of(records[:count], "timestamp_ms"), 1)
         return next((number for number, time_ms in times if time_ms >= due_ms), count)
 
 
 def _rising(records: Sequence[Record], count: int) -> int:
     """Return the number of records whose offsets rise, up to ``count``: the one after them was processed before."""
-    offsets = [record.offset for record in records[:count]]
+    offsets = column_of(records[:count], "offset")
     if all(map(lt, offsets, offsets[1:])):
         return count
     return next(number for number in range(1, count) if offsets[number] <= offsets[number - 1])

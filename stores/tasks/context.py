@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar, overload
 
@@ -274,40 +274,45 @@ class TaskContext:
             keys, values = topic.encoded_columns(keys, values)
             topic = topic.name
         checked_headers = check_columns(keys, values, times_ms, headers)
-        columns = (keys, values, times_ms) if checked_headers is None else (keys, values, times_ms, checked_headers)
-        targets = self._targets(topic, keys, partition, partitioner)
-        outputs: dict[TopicPartition, list[Any]] = {}
-        for target, record in zip(targets, zip(*columns, strict=True), strict=True):
-            outputs.setdefault(target, []).append(record)
+        columns = [keys, values, times_ms, *([] if checked_headers is None else [checked_headers])]
+        outputs = self._by_target(topic, columns, partition, partitioner)
         undo = self._undo
         if undo is not None and undo.active:
             undo.hold(partial(self._send_all, outputs))
         else:
             self._send_all(outputs)
 
-    def _targets(
+    def _by_target(
         self,
         topic: str,
-        keys: Sequence[bytes | None],
+        columns: Sequence[Sequence[Any]],
         partition: int | None,
         partitioner: OutputPartitioner | str | None,
-    ) -> Iterable[TopicPartition]:
+    ) -> Mapping[TopicPartition, Sequence[Sequence[Any]]]:
+        """Return the columns of outputs, which begin with their keys, by partition."""
         targets = self._outputs.get(topic) or self._output(topic)
-        if partition is None:
-            count = len(targets)
-            return [targets[self._chosen(topic, count, key, partitioner)] for key in keys]
-        if partitioner is not None:
-            raise _both_given()
-        return [TopicPartition(topic, partition)] * len(keys)
+        if partition is not None:
+            if partitioner is not None:
+                raise _both_given()
+            return {TopicPartition(topic, partition): columns} if columns[0] else {}
+        if len(targets) == 1 and partitioner is None and self._partitioner in _BY_KEY:
+            return {targets[0]: columns} if columns[0] else {}
+        places: dict[int, list[int]] = {}
+        for place, key in enumerate(columns[0]):
+            places.setdefault(self._chosen(topic, len(targets), key, partitioner), []).append(place)
+        return {
+            targets[number]: [[column[place] for place in some] for column in columns]
+            for number, some in places.items()
+        }
 
-    def _send_all(self, outputs: Mapping[TopicPartition, Sequence[Any]]) -> None:
-        """Send records by partition: without headers, or with headers each."""
+    def _send_all(self, outputs: Mapping[TopicPartition, Sequence[Sequence[Any]]]) -> None:
+        """Send records by partition: columns without headers, or with headers."""
         try:
-            for target, records in outputs.items():
-                if len(records[0]) == 3:
-                    self._producer.send_all(target, records)
+            for target, columns in outputs.items():
+                if len(columns) == 3:
+                    self._producer.send_columns(target, *columns)
                     continue
-                for record in records:
+                for record in zip(*columns, strict=True):
                     self._producer.send(target, *record)
         except BaseException as error:
             self._failure = error  # Some of them may have been sent.

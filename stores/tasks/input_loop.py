@@ -10,12 +10,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from stores.changelog.interface import Record
+from stores.changelog.interface import Record, RecordColumns
 from stores.errors import ChangelogTimeoutError, OffsetOutOfRangeError, TransactionAbortedError
 from stores.interface import TopicPartition
 from stores.tasks.bounds import BatchSize
+from stores.tasks.column_records import ColumnRecords
 from stores.tasks.identifier import TaskId, check_inputs
 from stores.tasks.record_batch import num_bytes
 from stores.tasks.task_transaction import TaskTransaction
@@ -30,8 +31,7 @@ _RUN_RECORDS = 10_000
 """The most records of one read. One that holds a snapshot of the changelog is ended before its records are
 processed."""
 
-_PULL_RECORDS = 100
-"""The most records that are taken from a read at once, before their bytes are counted."""
+Read = TypeVar("Read")
 
 
 class _Head(NamedTuple):
@@ -76,6 +76,8 @@ class InputLoop:
         self._heads: dict[TopicPartition, _Head] = {}
         """Records that a read without a snapshot has given, and the last round did not come to. The next read begins
         after them: a client that had to go back would drop what it has read ahead."""
+        self._rests: dict[TopicPartition, tuple[int, RecordColumns]] = {}
+        """The same for columns, with the offset that was to be processed next."""
 
     def run(self, max_records: int | None, wait_ns: int, timeout_s: float, *, commit: bool) -> int:
         """Process up to ``max_records`` records, and ``commit`` if asked to; return by how many the task has advanced.
@@ -127,15 +129,17 @@ class InputLoop:
         if not limit:
             return False
         if len(inputs) == 1:
-            read = self._records(inputs[0], limit)
+            read: Iterator[Any] = iter(())
             try:
                 if self._batches is None:
+                    read = self._records(inputs[0], limit)
                     for record in islice(read, limit):
                         self._process(inputs[0], record)
                         got_on = True
                 else:
-                    for records in _pieces(islice(read, limit), self._batches):
-                        self._process_all(inputs[0], records)
+                    read = self._column_pieces(inputs[0], limit, self._batches)
+                    for piece in read:
+                        self._process_all(inputs[0], piece)
                         got_on = True
             finally:
                 _end(read)
@@ -149,6 +153,53 @@ class InputLoop:
         finally:
             _end(earliest)
         return got_on
+
+    def _column_pieces(
+        self, partition: TopicPartition, limit: int, batches: BatchSize
+    ) -> Generator[ColumnRecords, None, None]:
+        """Return up to ``limit`` records of the only input, for one batch each or a few more. No record is made."""
+        held: list[RecordColumns] = []
+        num_records = held_bytes = 0
+        read = self._columns(partition, limit)
+        try:
+            for columns in read:
+                taken, rest = columns.part(0, limit), columns.part(limit)
+                if rest.offsets:
+                    self._rests[partition] = taken.offsets[-1] + 1, rest
+                held.append(taken)
+                limit -= len(taken.offsets)
+                num_records += len(taken.offsets)
+                held_bytes += ColumnRecords(taken).num_bytes
+                if not limit or num_records >= batches.max_records or held_bytes >= batches.max_bytes:
+                    yield ColumnRecords.joined(held)
+                    held, num_records, held_bytes = [], 0, 0
+                if not limit:
+                    return
+        finally:
+            _end(read)
+        if held:
+            yield ColumnRecords.joined(held)
+
+    def _columns(self, partition: TopicPartition, limit: int) -> Generator[RecordColumns, None, None]:
+        """Return the records of an input as columns. Reads that hold a snapshot have ended, after ``limit`` records."""
+        changelog, after = self._transaction.changelog, 0
+        next_offset, rest = self._rests.pop(partition, (-1, None))
+        # After a rollback the records before it are next.
+        if rest is not None and next_offset == self._transaction.next_offsets[partition]:
+            yield rest
+            after = rest.offsets[-1] + 1
+        read = self._reread(partition, after, changelog.read_columns)
+        if not changelog.reads_hold_snapshots:
+            yield from read
+            return
+        page: list[RecordColumns] = []
+        try:
+            while limit > 0 and (columns := next(read, None)) is not None:
+                page.append(columns)
+                limit -= len(columns.offsets)
+        finally:
+            _end(read)
+        yield from page
 
     def _earliest_first(
         self, inputs: Sequence[TopicPartition], limit: int
@@ -224,9 +275,16 @@ class InputLoop:
         if head is not None and head.next_offset == transaction.next_offsets[partition]:
             yield head.record
             after = head.record.offset + 1
+        yield from self._reread(partition, after, transaction.changelog.read)
+
+    def _reread(
+        self, partition: TopicPartition, after: int, read: Callable[[TopicPartition, int], Iterator[Read]]
+    ) -> Generator[Read, None, None]:
+        """Return what ``read`` does from the next offset on, wherever that is after it was gone, or from ``after``."""
+        transaction = self._transaction
         for attempt in range(_ATTEMPTS):
             try:
-                yield from transaction.changelog.read(partition, max(transaction.next_offsets[partition], after))
+                yield from read(partition, max(transaction.next_offsets[partition], after))
                 return
             except OffsetOutOfRangeError:
                 if after > transaction.next_offsets[partition]:
@@ -234,18 +292,6 @@ class InputLoop:
                 if attempt == _ATTEMPTS - 1:
                     raise
                 transaction.move(partition)
-
-
-def _pieces(records: Iterator[Record], batches: BatchSize) -> Iterator[list[Record]]:
-    """Return the records in lists for one batch each, or a few more: what is over is in memory already."""
-    piece: list[Record] = []
-    while some := list(islice(records, min(_PULL_RECORDS, batches.max_records - len(piece)))):
-        piece += some
-        if len(piece) == batches.max_records or num_bytes(piece) >= batches.max_bytes:
-            yield piece
-            piece = []
-    if piece:
-        yield piece
 
 
 def _end(read: Iterator[object]) -> None:

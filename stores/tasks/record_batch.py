@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, Self, overload
 
 from stores.changelog.interface import Headers, K_co, Record, V_co
@@ -13,13 +12,13 @@ from stores.extras import advice
 from stores.interface import TopicPartition
 from stores.records.arrow_serdes import deserialized
 from stores.records.serdes import BYTES, Serde
-from stores.tasks.arrow_records import COLUMNS, ArrowRecords, header_type, new_record
+from stores.tasks.arrow_records import ArrowRecords, header_type
+from stores.tasks.column_records import COLUMNS, KeptInColumns, column_of, new_record
 from stores.topic import Topic
 
 if TYPE_CHECKING:
     import pyarrow
 
-_OFFSET, _KEY, _VALUE, _TIMESTAMP, _HEADERS = map(itemgetter, range(5))
 _ARROW_TYPES = {"bytes": "binary", "str": "string", "int64": "int64", "float64": "float64"}
 """The Arrow type of a column by the name of its serde. Arrow infers that of another one."""
 _ATTRIBUTES = dict(zip(COLUMNS, ("offsets", "keys", "values", "timestamps_ms", "headers"), strict=True))
@@ -44,7 +43,9 @@ class Batch(Sequence[Record[K_co, V_co]], Generic[K_co, V_co]):
         """The input partition."""
         self._raw, self._topic = records, topic
         self._columns: dict[str, list[Any]] = {}
-        self._records: Sequence[Record[Any, Any]] | None = None if topic is not None else records
+        self._records: Sequence[Record[Any, Any]] | None = None
+        if topic is None and not isinstance(records, KeptInColumns):
+            self._records = records
         self._errors: list[DeserializationError] = []
         """The errors of records that could not be read, also by the slices of this batch, which share the list."""
 
@@ -76,27 +77,27 @@ class Batch(Sequence[Record[K_co, V_co]], Generic[K_co, V_co]):
     @property
     def keys(self) -> Sequence[K_co | None]:
         """The keys, None for a record without one."""
-        return self._read("key", _KEY)
+        return self._read("key")
 
     @property
     def values(self) -> Sequence[V_co | None]:
         """The values, None for a tombstone."""
-        return self._read("value", _VALUE)
+        return self._read("value")
 
     @property
     def timestamps_ms(self) -> Sequence[int]:
         """The timestamps, -1 where one is unknown."""
-        return self._column("timestamp_ms", _TIMESTAMP)
+        return self._column("timestamp_ms")
 
     @property
     def offsets(self) -> Sequence[int]:
         """The offsets in the input partition. They rise, and may have gaps."""
-        return self._column("offset", _OFFSET)
+        return self._column("offset")
 
     @property
     def headers(self) -> Sequence[Headers]:
         """The headers of each record."""
-        return self._column("headers", _HEADERS)
+        return self._column("headers")
 
     def table(self) -> pyarrow.Table:
         """Return the batch as an Arrow table with the columns offset, key, value, timestamp_ms and headers.
@@ -142,21 +143,18 @@ class Batch(Sequence[Record[K_co, V_co]], Generic[K_co, V_co]):
             self._records = list(map(new_record, zip(*columns, strict=True)))
         return self._records
 
-    def _column(self, name: str, part: itemgetter[Any]) -> list[Any]:
+    def _column(self, name: str) -> list[Any]:
         column = self._columns.get(name)
         if column is None:
-            column = self._columns[name] = self._raw_column(name, part)
+            column = self._columns[name] = column_of(self._raw, name)
         return column
 
-    def _raw_column(self, name: str, part: itemgetter[Any]) -> list[Any]:
-        return self._raw.column(name) if isinstance(self._raw, ArrowRecords) else list(map(part, self._raw))
-
-    def _read(self, name: str, part: itemgetter[Any]) -> list[Any]:
+    def _read(self, name: str) -> list[Any]:
         topic = self._topic
         if topic is None or name in self._columns:
-            return self._column(name, part)
+            return self._column(name)
         try:
-            column = topic.decoded_column(name, self._raw_column(name, part))
+            column = topic.decoded_column(name, column_of(self._raw, name))
         except (StoreError, MemoryError):
             raise
         except Exception:
@@ -183,15 +181,15 @@ def place_of(batch: Batch[Any, Any]) -> Record[Any, Any]:
     raw = batch._raw
     if len(raw) == 1:
         return raw[0]
-    highest_ms = raw.highest_ms if isinstance(raw, ArrowRecords) else max(batch.timestamps_ms)
+    highest_ms = raw.highest_ms if isinstance(raw, KeptInColumns) else max(batch.timestamps_ms)
     return Record(raw[-1].offset, None, batch, highest_ms)
 
 
 def num_bytes(records: Sequence[Record]) -> int:
     """Return the bytes of the keys and values of records as they are in their topic."""
-    if isinstance(records, ArrowRecords):
+    if isinstance(records, KeptInColumns):
         return records.num_bytes
-    return sum(map(len, filter(None, map(_KEY, records)))) + sum(map(len, filter(None, map(_VALUE, records))))
+    return sum(sum(map(len, filter(None, column_of(records, name)))) for name in ("key", "value"))
 
 
 def within_bytes(records: Sequence[Record], count: int, max_bytes: int) -> int:

@@ -5,13 +5,24 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from operator import length_hint
 from typing import Any, ClassVar, Final
 
 from confluent_kafka.cimpl import NewTopic
 
 from stores.changelog.arguments import check_name, check_readable, check_topic, check_truncation, checked_partition
-from stores.changelog.interface import Changelog, Committed, Copies, GroupListener, IsExpired, Record, SharedProducer
+from stores.changelog.interface import (
+    Changelog,
+    Committed,
+    Copies,
+    GroupListener,
+    IsExpired,
+    Record,
+    RecordColumns,
+    SharedProducer,
+)
 from stores.changelog.kafka.client import ClientSettings
 from stores.changelog.kafka.cluster import Cluster
 from stores.changelog.kafka.group_member import KafkaGroupMember, check_members
@@ -136,9 +147,15 @@ class KafkaChangelog(Changelog):
         return KafkaSharedProducer(self._make_producer, self._cluster, self._groups, transactional_id, timeout_s)
 
     def read(self, partition: TopicPartition, from_offset: int = 0) -> Iterator[Record]:
+        return self._records(*self._checked(partition, from_offset))
+
+    def read_columns(self, partition: TopicPartition, from_offset: int = 0) -> Iterator[RecordColumns]:
+        return self._pieces(*self._checked(partition, from_offset))
+
+    def _checked(self, partition: TopicPartition, from_offset: int) -> tuple[TopicPartition, int, int]:
         start, end = self._cluster.bounds(partition)
         check_readable(partition, from_offset, start, end)
-        return self._read(checked_partition(partition), from_offset, end)
+        return checked_partition(partition), from_offset, end
 
     def start_offset(self, partition: TopicPartition) -> int:
         return self._cluster.bounds(partition)[0]
@@ -236,7 +253,19 @@ class KafkaChangelog(Changelog):
             raise ChangelogError(f"topic {topic!r} has {existing} partitions, not {partitions}")
         return False
 
-    def _read(self, partition: TopicPartition, from_offset: int, end: int) -> Iterator[Record]:
+    def _records(self, partition: TopicPartition, from_offset: int, end: int) -> Iterator[Record]:
+        """Return the records one by one. Those of a piece that are not taken are given back."""
+        rest: Iterator[Record] = iter(())
+        pieces = self._pieces(partition, from_offset, end, lambda: length_hint(rest))
+        with closing(pieces):
+            for piece in pieces:
+                rest = iter(list(piece.records()))
+                yield from rest
+
+    def _pieces(
+        self, partition: TopicPartition, from_offset: int, end: int, num_left: Callable[[], int] = int
+    ) -> Generator[RecordColumns, None, None]:
+        """Return the records some at a time. ``num_left`` says how many of a piece are not taken."""
         with self._lock:
             reader = self._readers.pop(partition, None)
         if from_offset >= end:
@@ -248,15 +277,14 @@ class KafkaChangelog(Changelog):
             reader = KafkaPartitionReader(self._cluster, partition, from_offset, partition.topic in self._whole_topics)
         else:
             reader.move(from_offset)
-        piece: list[Record] = []
-        rest = iter(piece)
+        piece = None
         try:
             for piece in reader.pieces(end):
                 self._cluster.check_open()
-                rest = iter(piece)
-                yield from rest
+                yield piece
         except GeneratorExit:
-            reader.give_back(piece, list(rest))
+            if piece is not None and num_left():
+                reader.give_back(piece.part(len(piece.offsets) - num_left()))
             self._keep(partition, reader)
             raise
         except BaseException:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from itertools import repeat
-from operator import attrgetter, itemgetter
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from typing import Any
 
 import confluent_kafka
 from confluent_kafka import KafkaError
 
-from stores.changelog.interface import Headers, Record
+from stores.changelog.interface import Headers, RecordColumns
 from stores.changelog.kafka.client import Decision, decision_of, may_pass
 from stores.changelog.kafka.cluster import READER, Cluster
 from stores.errors import ChangelogError, ChangelogTimeoutError, OffsetOutOfRangeError
@@ -35,10 +33,9 @@ END_WAIT_MS = 10
 transactions may be all that is left. The client's default is 500 ms."""
 
 _Message: Any = confluent_kafka.Message
-_offset = attrgetter("offset")
+_FIELDS = (_Message.offset, _Message.key, _Message.value)
 _second = itemgetter(1)
-_new_record: Callable[[Iterable[object]], Record] = partial(tuple.__new__, Record)
-"""The same as ``Record._make``, without a call of Python for each record."""
+_NONE = RecordColumns([], [], [], [])
 
 
 class KafkaPartitionReader:
@@ -56,7 +53,7 @@ class KafkaPartitionReader:
         limits = {name: cluster.settings.value(name, default) for name, default in defaults.items()}
         own = {"group.id": "txstores-reader", **READER, **limits}
         self._client = cluster.client(confluent_kafka.Consumer, own)
-        self._ahead: list[Record] = []
+        self._ahead = _NONE
         """The records that were read and are not delivered yet."""
         self._reached_end = 0
         """The end of the partition that the client has reported: what is before it is in ``_ahead``, or delivered."""
@@ -76,48 +73,47 @@ class KafkaPartitionReader:
     def rest(self) -> None:
         """Ask for nothing until the next ``move``, if the reader ``rests``."""
         if self._rests and not self._resting:
-            self._resting, self._ahead = True, []
+            self._resting, self._ahead = True, _NONE
             self._client.unassign()
 
     def _begin(self) -> None:
         self._resting = False
-        self._ahead, self._reached_end, self._refusal = [], 0, None
+        self._ahead, self._reached_end, self._refusal = _NONE, 0, None
         offset = self._next_offset
         theirs = confluent_kafka.TopicPartition(self._partition.topic, self._partition.partition, offset)
         self._client.assign([theirs])
 
-    def pieces(self, end: int) -> Iterator[list[Record]]:
-        """Return the committed records before ``end``, which is not beyond the last stable offset, in short lists.
+    def pieces(self, end: int) -> Iterator[RecordColumns]:
+        """Return the committed records before ``end``, which is not beyond the last stable offset, some at a time.
 
         It ends at the first record from ``end`` on, or where the client says that it has reached ``end``: control
-        records, aborted records and gaps may be all that is left. A caller that stops within a list gives the rest of
+        records, aborted records and gaps may be all that is left. A caller that stops within a piece gives the rest of
         it back. Raises: ChangelogTimeoutError if nothing comes for the cluster's timeout; OffsetOutOfRangeError;
         ChangelogError.
         """
         while self._next_offset < end:
             ahead = self._ahead
-            if not ahead:
+            offsets = ahead.offsets
+            if not offsets:
                 if self._next_offset < self._reached_end:
                     self._next_offset = self._reached_end
                 else:
                     self._fetch()
                 continue
-            count = len(ahead) if ahead[-1].offset < end else bisect_left(ahead, end, key=_offset)
-            piece, self._ahead = ahead[:count], ahead[count:]
-            if piece:
-                self._next_offset = self.after_records = piece[-1].offset + 1
-                yield piece
-            if count < len(ahead):
+            count = len(offsets) if offsets[-1] < end else bisect_left(offsets, end)
+            self._ahead = ahead.part(count)
+            if count:
+                self._next_offset = self.after_records = offsets[count - 1] + 1
+                yield ahead.part(0, count)
+            if count < len(offsets):
                 # These stay for the next read; there is nothing before them.
-                self._next_offset = ahead[count].offset
+                self._next_offset = offsets[count]
         self.rest()
 
-    def give_back(self, piece: list[Record], rest: list[Record]) -> None:
+    def give_back(self, rest: RecordColumns) -> None:
         """Take back the end of the last piece. The first record of a piece is not given back."""
-        if rest:
-            self._ahead = rest + self._ahead
-            self.after_records = piece[-len(rest) - 1].offset + 1
-            self._next_offset = rest[0].offset
+        self._ahead = rest.joined(self._ahead)
+        self.after_records = self._next_offset = rest.offsets[0]
 
     def close(self) -> None:
         """Release the client."""
@@ -141,12 +137,15 @@ class KafkaPartitionReader:
                 raise ChangelogTimeoutError(f"reading {self._name}: Kafka sends nothing in time")
         if any(map(_Message.error, messages)):
             messages = self._without_errors(messages)
+        headers: list[Headers] | None = None
         if self._have_headers(messages):
-            self._ahead = [self._record_with_headers(message) for message in messages]
-            return
-        offsets, keys, values = (map(field, messages) for field in (_Message.offset, _Message.key, _Message.value))
-        times_ms = map(_second, map(_Message.timestamp, messages))
-        self._ahead = list(map(_new_record, zip(offsets, keys, values, times_ms, repeat(()))))
+            of_each = list(map(self._time_and_headers, messages))
+            times_ms = [time_ms for time_ms, _ in of_each]
+            headers = [each for _, each in of_each]
+        else:
+            times_ms = list(map(_second, map(_Message.timestamp, messages)))
+        offsets, keys, values = (list(map(field, messages)) for field in _FIELDS)
+        self._ahead = RecordColumns(offsets, keys, values, times_ms, headers)
 
     def _without_errors(self, messages: list[Any]) -> list[Any]:
         """Return the messages that are records, up to the first error that has to be raised after them."""
@@ -168,7 +167,7 @@ class KafkaPartitionReader:
         except (ValueError, SystemError):
             return True
 
-    def _record_with_headers(self, message: Any) -> Record:
+    def _time_and_headers(self, message: Any) -> tuple[int, Headers]:
         try:
             headers = message.headers()
         except (ValueError, SystemError) as error:
@@ -177,8 +176,7 @@ class KafkaPartitionReader:
                 f"record {message.offset()} of {self._name} has a header whose name is not UTF-8: remove the record "
                 "from the topic"
             ) from error
-        timestamp_ms, other_headers = read_headers(message.timestamp()[1], headers or [])
-        return Record(message.offset(), message.key(), message.value(), timestamp_ms, other_headers)
+        return read_headers(message.timestamp()[1], headers or [])
 
     def _refused(self, error: KafkaError) -> ChangelogError:
         if decision_of(error) is Decision.OUT_OF_RANGE:

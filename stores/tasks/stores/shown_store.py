@@ -103,6 +103,10 @@ class ChangeloggingStore(LoggedStore):
         context, log = self._context, self._log
         timestamp_ms = context.record.timestamp_ms
         try:
+            if isinstance(pairs, list):
+                log.send_all([(key, value, timestamp_ms) for key, value in pairs])
+                self._written.num_bytes += self._entry_bytes * len(pairs) + _num_bytes(pairs)
+                return
             for key, value in pairs:
                 log.send(key, value, timestamp_ms)
                 self._written.num_bytes += self._entry_bytes + (len(key) if value is None else len(key) + len(value))
@@ -128,6 +132,10 @@ class ChangeloggingStore(LoggedStore):
 
     def advance_position(self, partition: TopicPartition, offset: int) -> NoReturn:
         self._refuse("advance_position")
+
+
+def _num_bytes(pairs: Sequence[tuple[bytes, bytes | None]]) -> int:
+    return sum([len(key) if value is None else len(key) + len(value) for key, value in pairs])
 
 
 class ChangeloggingStaging(RecordStaging):
@@ -161,12 +169,14 @@ class ChangeloggingStaging(RecordStaging):
                 store._target.put_all(pairs)
         record_ms = context.record.timestamp_ms
         try:
-            for key, value, log_key, log_value, timestamp_ms in writes:
-                entry_bytes = PAIR_MEMORY_BYTES
-                if log_key is not None:
-                    store._log.send(log_key, log_value, record_ms if timestamp_ms is None else timestamp_ms)
-                    entry_bytes = store._entry_bytes
-                store._written.num_bytes += entry_bytes + (len(key) if value is None else len(key) + len(value))
+            logged = [
+                (log_key, log_value, record_ms if timestamp_ms is None else timestamp_ms)
+                for _, _, log_key, log_value, timestamp_ms in writes
+                if log_key is not None
+            ]
+            store._log.send_all(logged)
+            entries_bytes = PAIR_MEMORY_BYTES * (len(writes) - len(logged)) + store._entry_bytes * len(logged)
+            store._written.num_bytes += entries_bytes + _num_bytes(pairs)
         except BaseException as error:
             context._failure = error
             raise

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from operator import itemgetter
 from typing import ClassVar, Final
 
 from stores.changelog.interface import Headers
@@ -12,6 +14,9 @@ from stores.tasks.record_undo import RecordUndo
 
 COALESCED_BYTES_MAX = 16 << 20
 """The most bytes of records that are buffered until the commit; if there are more, they are sent before it."""
+LogRecord = tuple[bytes, bytes | None, int]
+"""The key, the value (None: a tombstone) and the timestamp of a record."""
+_key, _value = itemgetter(0), itemgetter(1)
 RECORD_MEMORY_BYTES: Final = 128
 """The memory of a buffered record, without its key and value."""
 
@@ -36,6 +41,11 @@ class StoreLog:
         """Log one write. Raises: as ``Producer.send``."""
         self._context._producer.send(self._partition, key, value, timestamp_ms, self._headers)
         self.sent_bytes += len(key) if value is None else len(key) + len(value)
+
+    def send_all(self, records: Sequence[LogRecord]) -> None:
+        """Log many writes. Raises: as ``Producer.send``."""
+        for record in records:
+            self.send(*record)
 
     def memory_bytes(self) -> int:
         """Return the memory of the buffered records, without keys and values, which the store may hold as well."""
@@ -87,6 +97,13 @@ class CoalescingLog(StoreLog):
         if self._buffered_bytes_at_most > self._max_bytes:
             self._make_room()
 
+    def send_all(self, records: Sequence[LogRecord]) -> None:
+        self._buffered.update(zip(map(_key, records), records, strict=True))
+        num_bytes = sum(map(len, map(_key, records))) + sum(map(len, filter(None, map(_value, records))))
+        self._buffered_bytes_at_most += RECORD_MEMORY_BYTES * len(records) + num_bytes
+        if self._buffered_bytes_at_most > self._max_bytes:
+            self._make_room()
+
     def memory_bytes(self) -> int:
         return RECORD_MEMORY_BYTES * len(self._buffered)
 
@@ -104,7 +121,8 @@ class CoalescingLog(StoreLog):
                 for key, value, timestamp_ms in buffered.values():
                     producer.send(self._partition, key, value, timestamp_ms, self._headers)
             else:
-                producer.send_all(self._partition, buffered.values())
+                keys, values, timestamps_ms = zip(*buffered.values(), strict=True)
+                producer.send_columns(self._partition, keys, values, timestamps_ms)
             self.sent_bytes += _num_bytes(buffered)
             self._buffered = {}
             self._buffered_bytes_at_most = 0
@@ -129,6 +147,13 @@ class HeldLog:
             self._undo.hold(partial(self._log.send, key, value, timestamp_ms))
         else:
             self._log.send(key, value, timestamp_ms)
+
+    def send_all(self, records: Sequence[LogRecord]) -> None:
+        """Log many writes. Raises: as ``Producer.send``, unless they are held."""
+        if self._undo.active:
+            self._undo.hold(partial(self._log.send_all, records))
+        else:
+            self._log.send_all(records)
 
 
 def _num_bytes(buffered: dict[bytes, tuple[bytes, bytes | None, int]]) -> int:

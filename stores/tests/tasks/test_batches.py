@@ -14,7 +14,7 @@ from stores.errors import ChangelogError, ConfigError, StoreError
 from stores.interface import TopicPartition
 from stores.records import INT64, JSON, STR
 from stores.tasks import Batch, MemoryBudget, PunctuationType, TaskContext, Topic
-from stores.tasks.arrow_records import new_record
+from stores.tasks.column_records import new_record
 from stores.tasks.context import BatchFunction
 from stores.tests.tasks.hand_clock import HandClock
 from stores.tests.tasks.setup import (
@@ -204,7 +204,7 @@ def test_a_function_of_batches_may_not_commit_or_run_its_own_task(tmp_path: Path
     ("settings", "expected"),
     [
         ({}, [1, 8, 64, 27]),
-        ({"batch_max_records": 30}, [1, 8, 21, 30, 30, 10]),
+        ({"batch_max_records": 30}, [1, 8, 30, 30, 30, 1]),
         ({"commit_every_records": 10}, [1, 8, 1] + 9 * [10]),
         ({"batch_max_bytes": 12}, [1, 6, 5, *[4] * 22]),
         ({"commit_interval_ms": 0}, 100 * [1]),
