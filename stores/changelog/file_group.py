@@ -21,15 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stores.changelog.interface import (
-    AFTER_REVOKE,
-    BEFORE_ASSIGN,
-    BEFORE_REVOKE,
-    Copies,
-    GroupListener,
-    GroupMember,
-    Peer,
-)
+from stores.changelog.group import AFTER_REVOKE, BEFORE_ASSIGN, BEFORE_REVOKE, Copies, GroupListener, GroupMember, Peer
 from stores.errors import ChangelogError, StoreLockedError
 from stores.failpoints import reach
 from stores.files.locks import take

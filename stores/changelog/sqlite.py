@@ -23,15 +23,8 @@ from stores.changelog.arguments import (
 )
 from stores.changelog.batches import COLUMNS, RecordBatch, UnsoundBatchError, batch_number, offset_of
 from stores.changelog.file_group import FileGroupMember, check_members
-from stores.changelog.interface import (
-    Changelog,
-    Copies,
-    GroupListener,
-    IsExpired,
-    Record,
-    RecordColumns,
-    SharedProducer,
-)
+from stores.changelog.group import Copies, GroupListener
+from stores.changelog.interface import Changelog, IsExpired, Record, RecordColumns, SharedProducer
 from stores.changelog.log_file import BUSY_TIMEOUT_S, LogFile
 from stores.changelog.producer import BufferedProducer, EmbeddedSharedProducer, ProducerIdentity
 from stores.changelog.sqlite_writer import ABORTED, Compaction, SqliteWriter, batch_with, truncate

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from heapq import nlargest
 
-from stores.changelog.interface import GroupMember, Peer
+from stores.changelog.group import GroupMember, Peer
 from stores.errors import ChangelogTimeoutError, StoreError, StoreLockedError
 from stores.interface import Position, TopicPartition
 from stores.tasks.identifier import TaskId

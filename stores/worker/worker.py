@@ -19,7 +19,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from stores.changelog.interface import Changelog, GroupMember
+from stores.changelog.group import GroupMember
+from stores.changelog.interface import Changelog
 from stores.errors import ChangelogTimeoutError, StoreClosedError, StoreError
 from stores.interface import PositionBound, TopicPartition
 from stores.settings import Properties

@@ -29,7 +29,8 @@ from harness.experiments.broker_faults.trial import (
 from harness.mutants import patch
 from harness.processes.child import killed_with_starter, measure
 from stores import failpoints
-from stores.changelog.interface import AFTER_REVOKE, BEFORE_ASSIGN, BEFORE_REVOKE, Record
+from stores.changelog.group import AFTER_REVOKE, BEFORE_ASSIGN, BEFORE_REVOKE
+from stores.changelog.interface import Record
 from stores.changelog.kafka import KafkaChangelog
 from stores.config import StoreConfig
 from stores.errors import ChangelogTimeoutError, CommitInDoubtError, ProducerFencedError

@@ -36,7 +36,7 @@ from harness.experiments.broker_faults.trial import (
 from harness.mutants import BROKER_TRIALS
 from harness.processes.child import MeasurementFailedError
 from harness.workloads.suggestion import check_known
-from stores.changelog.interface import AFTER_REVOKE, BEFORE_ASSIGN, BEFORE_REVOKE
+from stores.changelog.group import AFTER_REVOKE, BEFORE_ASSIGN, BEFORE_REVOKE
 from stores.changelog.producer import AFTER_COMMIT, BEFORE_COMMIT
 from stores.errors import ConfigError
 from stores.failpoints import Part, failpoint

@@ -13,16 +13,8 @@ from typing import Any, ClassVar, Final
 from confluent_kafka.cimpl import NewTopic
 
 from stores.changelog.arguments import check_name, check_readable, check_topic, check_truncation, checked_partition
-from stores.changelog.interface import (
-    Changelog,
-    Committed,
-    Copies,
-    GroupListener,
-    IsExpired,
-    Record,
-    RecordColumns,
-    SharedProducer,
-)
+from stores.changelog.group import Copies, GroupListener
+from stores.changelog.interface import Changelog, Committed, IsExpired, Record, RecordColumns, SharedProducer
 from stores.changelog.kafka.client import ClientSettings
 from stores.changelog.kafka.cluster import Cluster
 from stores.changelog.kafka.group_member import KafkaGroupMember, check_members

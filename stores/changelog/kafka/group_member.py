@@ -27,15 +27,7 @@ import confluent_kafka
 from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from stores.changelog.interface import (
-    AFTER_REVOKE,
-    BEFORE_ASSIGN,
-    BEFORE_REVOKE,
-    Copies,
-    GroupListener,
-    GroupMember,
-    Peer,
-)
+from stores.changelog.group import AFTER_REVOKE, BEFORE_ASSIGN, BEFORE_REVOKE, Copies, GroupListener, GroupMember, Peer
 from stores.changelog.kafka.client import error_of, may_pass
 from stores.changelog.kafka.cluster import Cluster
 from stores.changelog.kafka.group_offsets import GroupOffsets

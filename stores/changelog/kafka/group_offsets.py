@@ -216,6 +216,17 @@ class GroupOffsets:
             each.close()
 
 
+def by_group(
+    offsets: Mapping[tuple[str, TopicPartition], int], times_ms: Mapping[tuple[str, TopicPartition], int]
+) -> dict[str, Committed]:
+    """Return offsets and their times by group."""
+    of_groups: dict[str, tuple[dict[TopicPartition, int], dict[TopicPartition, int]]] = {}
+    for number, entries in enumerate((offsets, times_ms)):
+        for (group, partition), value in sorted(entries.items()):
+            of_groups.setdefault(group, ({}, {}))[number][partition] = value
+    return {group: Committed(*each) for group, each in of_groups.items()}
+
+
 _TIME = Struct(">bq")
 _TIME_VERSIONS = (1, 2)
 """That of this library, whose metadata end with the time, and a later one, in which more follows."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import repeat
 from operator import length_hint
@@ -28,7 +28,7 @@ from stores.changelog.kafka.client import (
     returns_in_time,
 )
 from stores.changelog.kafka.cluster import CLIENT_LOG, Cluster
-from stores.changelog.kafka.group_offsets import COORDINATOR_S, GroupOffsets, as_theirs
+from stores.changelog.kafka.group_offsets import COORDINATOR_S, GroupOffsets, as_theirs, by_group
 from stores.changelog.kafka.reader import batch_too_large, check_sizes, sent_headers
 from stores.changelog.producer import (
     AFTER_COMMIT,
@@ -294,11 +294,7 @@ class KafkaWriter(LogWriter):
                 raise ChangelogTimeoutError(f"{self._doing}: the brokers take no records in time")
 
     def _end(self, request: AppendRequest, *, transactional: bool) -> None:
-        times_ms = _by_group(request.group_times_ms)
-        offsets = {
-            group: Committed(of_group, times_ms.get(group, {}))
-            for group, of_group in _by_group(request.group_offsets).items()
-        }
+        offsets = by_group(request.group_offsets, request.group_times_ms)
         for of_group in offsets.values():
             for partition in of_group.offsets:
                 # The client would ask for an unknown one until its time is up.
@@ -450,13 +446,6 @@ class KafkaWriter(LogWriter):
         else:
             self._last_offsets[partition] = message.offset()
             self._first_offsets.setdefault(partition, message.offset())
-
-
-def _by_group(entries: Mapping[tuple[str, TopicPartition], int]) -> dict[str, dict[TopicPartition, int]]:
-    by_group: dict[str, dict[TopicPartition, int]] = {}
-    for (group, partition), number in sorted(entries.items()):
-        by_group.setdefault(group, {})[partition] = number
-    return by_group
 
 
 class _Reports:

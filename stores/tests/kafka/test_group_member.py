@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stores.changelog.interface import GroupMember
+from stores.changelog.group import GroupMember
 from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.kafka.group_member import KafkaGroupMember
 from stores.changelog.kafka.testing.broker import Broker

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from stores.changelog import file_group
 from stores.changelog.file_group import FileGroupMember
-from stores.changelog.interface import GroupListener
+from stores.changelog.group import GroupListener
 from stores.changelog.kafka.group_member import KafkaGroupMember
 from stores.interface import TopicPartition
 from stores.tasks import TaskId

@@ -13,7 +13,7 @@ import pytest
 
 from stores.changelog import MemoryChangelog, SqliteChangelog, file_group
 from stores.changelog.file_group import LEFT_LOOKS, FileGroupMember
-from stores.changelog.interface import Copies, GroupMember
+from stores.changelog.group import Copies, GroupMember
 from stores.errors import ChangelogError
 from stores.interface import TopicPartition
 

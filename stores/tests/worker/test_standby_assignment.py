@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from stores.changelog.interface import Peer
+from stores.changelog.group import Peer
 from stores.interface import TopicPartition
 from stores.worker.standbys import standby_holders, standby_partitions
 

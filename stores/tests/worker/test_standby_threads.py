@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stores.changelog.interface import Peer
+from stores.changelog.group import Peer
 from stores.errors import (
     ChangelogError,
     ChangelogTimeoutError,

@@ -19,7 +19,7 @@ from uuid import UUID
 import pytest
 
 from stores.changelog import SqliteChangelog
-from stores.changelog.interface import Peer
+from stores.changelog.group import Peer
 from stores.interface import TopicPartition
 from stores.tasks.directory.state_directory import PROCESS_FILE
 from stores.tests.worker.counting_app import PARTITIONS, app

@@ -16,7 +16,7 @@ from typing import ClassVar, Self
 import pytest
 
 from stores import failpoints
-from stores.changelog import interface
+from stores.changelog import group
 
 DEADLINE_S = 600.0
 SESSION = dict.fromkeys(["session.timeout.ms", "max.poll.interval.ms"], str(round(2 * DEADLINE_S * 1000)))
@@ -162,8 +162,8 @@ def main() -> int:
     from stores.worker.__main__ import main as run_worker
 
     dies_at, in_rebalance, *arguments = sys.argv[1:]
-    if int(in_rebalance) and dies_at != interface.BEFORE_REVOKE:
-        failpoints.arm(interface.BEFORE_REVOKE, lambda: failpoints.arm(dies_at, die))
+    if int(in_rebalance) and dies_at != group.BEFORE_REVOKE:
+        failpoints.arm(group.BEFORE_REVOKE, lambda: failpoints.arm(dies_at, die))
     else:
         failpoints.arm(dies_at, die)
     return run_worker(arguments)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stores.changelog.interface import GroupMember
+from stores.changelog.group import GroupMember
 from stores.errors import ConfigError, StoreError
 from stores.extras import check_extra
 from stores.files.plain_files import translated_system_errors

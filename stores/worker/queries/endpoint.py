@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import bottle
 
-from stores.changelog.interface import GroupMember
+from stores.changelog.group import GroupMember
 from stores.changelog.partitioners import Partitioner
 from stores.config import StoreConfig
 from stores.errors import (

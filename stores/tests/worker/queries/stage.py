@@ -9,7 +9,7 @@ from typing import Any, Self
 from urllib.parse import urlencode
 
 from stores.changelog import MemoryChangelog, Record
-from stores.changelog.interface import GroupMember
+from stores.changelog.group import GroupMember
 from stores.changelog.partitioners import PARTITIONERS
 from stores.config import StoreConfig
 from stores.errors import StoreClosedError

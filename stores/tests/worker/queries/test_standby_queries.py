@@ -15,7 +15,7 @@ from unittest.mock import create_autospec
 import pytest
 
 from stores.changelog import MemoryChangelog, Record
-from stores.changelog.interface import GroupMember, Peer
+from stores.changelog.group import GroupMember, Peer
 from stores.changelog.partitioners import PARTITIONERS
 from stores.config import StoreConfig
 from stores.errors import ChangelogTimeoutError, StoreClosedError, StoreUnavailableError
