@@ -10,7 +10,7 @@ import pytest
 from harness.answer.results import all_figures
 from harness.experiment import Claim, Request, TrialWorker
 from harness.experiments.kafka.experiment import BACKENDS, Kafka, KafkaGrid
-from harness.experiments.kafka.trial import BARE, EMBEDDED, KAFKA, SHARED, STREAMS, KafkaTrial, checksum_of
+from harness.experiments.kafka.trial import BARE, BATCHES, EMBEDDED, KAFKA, SHARED, STREAMS, KafkaTrial, checksum_of
 from harness.processes import kafka_jars
 from harness.replay import text_of
 from stores.config import StoreConfig
@@ -89,6 +89,31 @@ def test_ratios_are_those_of_the_same_round_and_the_embedded_changelog_has_none(
     assert (found[STREAMS]["ratio"], found[STREAMS]["at_least"], found[STREAMS]["repeats"]) == (2.0, 1.3, 1)
 
 
+@pytest.mark.parametrize(("interval_ms", "at_least"), [(100, (0.8, 2.0)), (1_000, (1.0, 2.5)), (30_000, (None, None))])
+def test_batches_have_ratios_and_goals_of_their_own(
+    interval_ms: int, at_least: tuple[float | None, float | None]
+) -> None:
+    rows = [
+        row(subject, seconds, changelog=changelog, commit_interval_ms=interval_ms)
+        for subject, changelog, seconds in (
+            (DEFAULT, KAFKA, 4.0),
+            (DEFAULT, BATCHES, 2.0),
+            (BARE, KAFKA, 1.0),
+            (STREAMS, KAFKA, 8.0),
+        )
+    ]
+    ratios = Kafka().finish([], rows, Claim(""))[len(rows) :]
+    found = {(each["subject"], each["yardstick"]): (each["ratio"], each["at_least"]) for each in ratios}
+    assert found == {
+        (DEFAULT, BARE): (0.25, 0.8),
+        (DEFAULT, STREAMS): (2.0, 1.3),
+        (f"{DEFAULT} in batches", BARE): (0.5, at_least[0]),
+        (f"{DEFAULT} in batches", STREAMS): (4.0, at_least[1]),
+    }
+    figures = Kafka().figures({"kafka": rows})["kafka"]
+    assert {(each["subject"], each["changelog"]): each["bare_ratio"] for each in figures}[DEFAULT, BATCHES] == 0.5
+
+
 def judged(*, speed: float) -> list[str]:
     """Return what a scenario misses whose task has this speed relative to the bare loop, in five rounds."""
     rows = [row(subject, seconds, at) for at in range(5) for subject, seconds in ((DEFAULT, 1 / speed), (BARE, 1.0))]
@@ -141,7 +166,7 @@ def test_a_task_a_bare_loop_and_kafka_streams_process_one_topic_and_end_alike(tm
     found = experiment.figures({"kafka": rows})
     assert experiment.failures(found, {"kafka": rows}) == []
     kinds = [each["kind"] for each in experiment.finish([trial], rows, Claim("kafka"))]
-    assert kinds.count("ratio") == 2
+    assert kinds.count("ratio") == 4
     page = experiment.page(found, {"kafka": rows}, {})
     assert page is not None
     assert page.body

@@ -10,7 +10,7 @@ from harness.budget import NIGHT, SMOKE, TimeOverError
 from harness.experiment import Experiment, Figures, Request, Row, Rows, TrialPlacement, TrialWorker
 from harness.experiments.kafka.restart import METHOD as RESTART_METHOD
 from harness.experiments.kafka.restart import RESTARTS
-from harness.experiments.kafka.trial import BARE, KAFKA, READY_S, RECORDS, STREAMS, KafkaTrial
+from harness.experiments.kafka.trial import BARE, BATCHES, KAFKA, READY_S, RECORDS, STREAMS, KafkaTrial
 from harness.processes import kafka_jars
 from harness.processes.load import LOAD_COLUMNS
 from harness.report import text
@@ -23,8 +23,10 @@ from stores.config import StoreConfig
 
 AT_LEAST: Mapping[str, float] = {BARE: 0.8, STREAMS: 1.3}
 """The least speed of the default backend over Kafka, relative to each yardstick."""
+BATCHES_AT_LEAST: Mapping[int, Mapping[str, float]] = {100: {BARE: 0.8, STREAMS: 2.0}, 1_000: {BARE: 1.0, STREAMS: 2.5}}
+"""The same for ``count`` in batches over one partition, by the commit interval in milliseconds."""
 _CELL = ("workload", "partitions", "commit_interval_ms")
-_OURS = f"ours.changelog = '{KAFKA}' and ours.subject not in ('{BARE}', '{STREAMS}')"
+_OURS = f"ours.changelog in ('{KAFKA}', '{BATCHES}') and ours.subject not in ('{BARE}', '{STREAMS}')"
 _CELL_OF_OURS = "(ours.workload, ours.partitions, ours.commit_interval_ms)"
 
 _METHOD = """\
@@ -37,6 +39,7 @@ clock stops when the last record is committed.
 * A *backend* is a task of ours for each partition. All tasks take turns in one thread. *Kafka* and *embedded* say where
   its changelog, its input and its outputs are. With *one transaction* all tasks commit together, as in a worker with
   `transaction.scope=thread`; otherwise each task has its own.
+* With *batches* the task calls the workload's function of many records. Its outputs are the same, one for each record.
 * *Bare loop* consumes, calls the workload with a dictionary as its store, and produces each change and each output. It
   uses the same client with the same settings, and has its input offsets in its transactions.
 * *Kafka Streams* 4.1 does the workload `count` in Java: one thread, `exactly_once_v2`, a persistent store, no cache.
@@ -69,16 +72,24 @@ They are for backends over Kafka only: the embedded changelog does other work th
 _SPEED = "ours.records / ours.seconds / (theirs.records / theirs.seconds)"
 _CPU = "ours.records / ours.cpu_s / (theirs.records / theirs.cpu_s)"
 _BUSY = f"{busy('ours')} or {busy('theirs')}"
+_AT_LEAST_OF_BATCHES = " ".join(
+    f"when ours.commit_interval_ms = {interval_ms} then iif(theirs.subject = '{BARE}', {goals[BARE]}, {goals[STREAMS]})"
+    for interval_ms, goals in BATCHES_AT_LEAST.items()
+)
+_AT_LEAST = f"""case when ours.subject <> '{StoreConfig().backend}' then null
+        when ours.changelog = '{KAFKA}' then iif(theirs.subject = '{BARE}', {AT_LEAST[BARE]}, {AT_LEAST[STREAMS]})
+        when workload <> 'count' or partitions <> 1 then null
+        {_AT_LEAST_OF_BATCHES} end"""
 RATIOS = f"""select workload || ' over Kafka, '
             || iif(partitions = 1, 'one partition', exact(partitions) || ' partitions')
             || ', a commit every ' || duration(commit_interval_ms / 1000.0) as claim,
-        ours.subject as subject, theirs.subject as yardstick, 'CHANGELOG' as durability, null as records_per_commit,
-        iif(ours.subject = '{StoreConfig().backend}',
-            iif(theirs.subject = '{BARE}', {AT_LEAST[BARE]}, {AT_LEAST[STREAMS]}), null) as at_least,
+        ours.subject || iif(ours.changelog = '{BATCHES}', ' in batches', '') as subject,
+        theirs.subject as yardstick, 'CHANGELOG' as durability, null as records_per_commit,
+        {_AT_LEAST} as at_least,
         {ratio_columns(_SPEED, _BUSY, _CPU)}
     from kafka as ours join kafka as theirs using ({", ".join(_CELL)}, seed, repeat)
     where {_OURS} and theirs.subject in ('{BARE}', '{STREAMS}')
-    group by {", ".join(_CELL)}, ours.subject, theirs.subject"""
+    group by {", ".join(_CELL)}, ours.subject, ours.changelog, theirs.subject"""
 """The speed of each backend over Kafka, relative to each yardstick in its round."""
 
 
@@ -109,7 +120,12 @@ REPORT = Report(
     (
         "Tasks process a topic of a real broker exactly once, beside a bare loop and Kafka Streams.",
         f"The goals are {AT_LEAST[BARE]:g} of the speed of the bare loop, and {AT_LEAST[STREAMS]:g} of that of "
-        "Kafka Streams.",
+        "Kafka Streams. A count in batches is to have "
+        + ", and ".join(
+            f"{goals[BARE]:g} and {goals[STREAMS]:g} of them at a commit each {text.duration(interval_ms / 1_000)}"
+            for interval_ms, goals in BATCHES_AT_LEAST.items()
+        )
+        + ".",
         f"After a kill with {RECORDS:,} records in its store, a worker is to be ready in {READY_S:g} s.",
     ),
     (SPEEDS, RESTARTS),
