@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import assert_type
+from typing import Any, assert_type
 
-from stores import KeyValueStore, open_store
-from stores.changelog import Record
+from stores import KeyValueStore, TopicPartition, open_store
+from stores.changelog import Changelog, Record
 from stores.records import (
     BYTES,
     FLOAT64,
@@ -29,7 +29,7 @@ from stores.records import (
 )
 from stores.records.serdes import MsgspecJson
 from stores.spark import Context
-from stores.tasks import Batch, GlobalStores, StreamTask, TaskContext
+from stores.tasks import Batch, GlobalStores, StreamTask, TaskContext, TaskId
 from stores.testing import AppDriver
 from stores.worker import Processor, Topic
 
@@ -212,6 +212,45 @@ def processors(driver: AppDriver) -> None:
     driver.pipe_many("totals", ["ann"], [b"1"])  # error
     Topic("sales", key=STR, value=str)  # error
     Topic("sales", value=STR)  # error
+
+
+def of_mixed(record: Record[bytes | str, bytes | Order], context: TaskContext) -> None:
+    """Read records of a partition, which are bytes, and of a topic with serdes."""
+
+
+def batch_of_mixed(batch: Batch[bytes | str, bytes | Order], context: TaskContext) -> None:
+    """Read records of both, many at a time."""
+
+
+def anything(record: Record[Any, Any], context: TaskContext) -> None:
+    """Read records of any input."""
+
+
+ID = TaskId(0, 0)
+
+
+def tasks(log: Changelog, given: Sequence[TopicPartition]) -> None:
+    """Give tasks the inputs that their functions read."""
+    lines = TopicPartition("lines", 0)
+    StreamTask("a", ID, state_dir="s", changelog=log, stores=[], inputs=[lines], process=of_bytes)
+    StreamTask("a", ID, state_dir="s", changelog=log, stores=[], inputs=given, process_batch=batch_of_bytes)
+    StreamTask("a", ID, state_dir="s", changelog=log, stores=[], inputs=[SALES], process=of_sales)
+    StreamTask("a", ID, state_dir="s", changelog=log, stores=[], inputs=[SALES], process_batch=batch_of_sales)
+    StreamTask("a", ID, state_dir="s", changelog=log, stores=[], inputs=[SALES, LINES], process=of_both)
+    StreamTask("a", ID, state_dir="s", changelog=log, stores=[], inputs=[lines, SALES], process=of_mixed)
+    StreamTask("a", ID, state_dir="s", changelog=log, stores=[], inputs=[SALES, lines], process=anything)
+    StreamTask("a", ID, state_dir="s", changelog=log, stores=[], inputs=[SALES, lines], process_batch=batch_of_mixed)
+    StreamTask("a", ID, state_dir="s", changelog=log, stores=[], inputs=[SALES], process=lambda record, _: None)
+    StreamTask("a", ID, state_dir="s", changelog=log, stores=[], inputs=[SALES], process=of_bytes)  # error
+    StreamTask("a", ID, state_dir="s", changelog=log, stores=[], inputs=[lines], process=of_sales)  # error
+    StreamTask("a", ID, state_dir="s", changelog=log, stores=[], inputs=[LINES], process=of_sales)  # error
+    StreamTask("a", ID, state_dir="s", changelog=log, stores=[], inputs=[SALES, LINES], process=of_sales)  # error
+    StreamTask("a", ID, state_dir="s", changelog=log, stores=[], inputs=[lines, SALES], process=of_sales)  # error
+    StreamTask("a", ID, state_dir="s", changelog=log, stores=[], inputs=[lines, SALES], process=of_bytes)  # error
+    StreamTask("a", ID, state_dir="s", changelog=log, stores=[], inputs=[SALES], process=batch_of_sales)  # error
+    StreamTask("a", ID, state_dir="s", changelog=log, stores=[], inputs=[LINES], process_batch=batch_of_sales)  # error
+    StreamTask("a", ID, state_dir="s", changelog=log, stores=[], inputs=given, process_batch=batch_of_sales)  # error
+    StreamTask("a", ID, state_dir="s", changelog=log, stores=[], inputs=["lines"], process=of_bytes)  # error
 
 
 def many(context: TaskContext) -> None:

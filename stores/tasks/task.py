@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from os import PathLike
 from types import TracebackType
@@ -15,9 +15,8 @@ from stores.config import StoreConfig
 from stores.contract.arguments import check_function, check_seconds, check_type
 from stores.declarations import Stores, configurations
 from stores.files.store_directory import checked_path
-from stores.interface import IsolationLevel, PositionBound, ProcessingGuarantee, TopicPartition
-from stores.metrics import EarlyCommitCause, TaskMetrics
-from stores.records.handles import ViewHandle
+from stores.interface import ProcessingGuarantee, TopicPartition
+from stores.metrics import EarlyCommitCause
 from stores.tasks.bounds import BatchSize
 from stores.tasks.context import (
     NO_PARTITION,
@@ -36,6 +35,7 @@ from stores.tasks.input_loop import InputLoop, checked_inputs, unexpected_record
 from stores.tasks.memory_budget import MemoryBudget
 from stores.tasks.offset_reset import InputStarts, checked_offset_reset
 from stores.tasks.on_error import check_dead_letter_topic, guarded, origin_note
+from stores.tasks.readable_task import ReadableTask
 from stores.tasks.record_batch import Batch, place_of
 from stores.tasks.settings import (
     NOTHING_SHARED,
@@ -47,19 +47,20 @@ from stores.tasks.settings import (
 )
 from stores.tasks.stores.log_follower import RestoreReport
 from stores.tasks.stores.store_group import StoreGroup
-from stores.tasks.stores.store_metrics import latencies_of, measured, with_latencies
+from stores.tasks.stores.store_metrics import latencies_of, measured
 from stores.tasks.stores.task_store import TaskStore
 from stores.tasks.task_resources import StandbyTask, TaskResources
 from stores.tasks.task_state import Call, TaskCounters, TaskLifecycle
 from stores.tasks.task_transaction import TaskTransaction
 from stores.tasks.timing import SystemClock, Timing, checked_commit_interval_ms
-from stores.topic import Topic
+from stores.topic import TopicHandle
 
 _DEFAULTS = TaskSettings()
-View = TypeVar("View")
+K = TypeVar("K")
+V = TypeVar("V")
 
 
-class StreamTask:
+class StreamTask(ReadableTask):
     """A function over input partitions, with stores. Open it, give it records, commit, close it. For one thread.
 
     A ``with`` block opens the task, and closes it: with a commit, unless an exception leaves the block.
@@ -87,6 +88,57 @@ class StreamTask:
     KIP-1033 and KIP-1034 (``on_error``), KIP-447 (``transaction``).
     """
 
+    @overload
+    def __init__(
+        self,
+        application_id: str,
+        task_id: TaskId,
+        *,
+        state_dir: str | PathLike[str],
+        changelog: Changelog,
+        stores: Stores,
+        process: Callable[[Record, TaskContext], None] | None = ...,
+        process_batch: Callable[[Batch, TaskContext], None] | None = ...,
+        inputs: Sequence[TopicPartition],
+        init: InitFunction | None = ...,
+        settings: TaskSettings = ...,
+        shared: SharedResources = ...,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        application_id: str,
+        task_id: TaskId,
+        *,
+        state_dir: str | PathLike[str],
+        changelog: Changelog,
+        stores: Stores,
+        process: Callable[[Record[K, V], TaskContext], None] | None = ...,
+        process_batch: Callable[[Batch[K, V], TaskContext], None] | None = ...,
+        inputs: Sequence[TopicHandle[K, V]],
+        init: InitFunction | None = ...,
+        settings: TaskSettings = ...,
+        shared: SharedResources = ...,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        application_id: str,
+        task_id: TaskId,
+        *,
+        state_dir: str | PathLike[str],
+        changelog: Changelog,
+        stores: Stores,
+        process: Callable[[Record[K | bytes, V | bytes], TaskContext], None] | None = ...,
+        process_batch: Callable[[Batch[K | bytes, V | bytes], TaskContext], None] | None = ...,
+        inputs: Sequence[TopicPartition | TopicHandle[K, V]],
+        init: InitFunction | None = ...,
+        settings: TaskSettings = ...,
+        shared: SharedResources = ...,
+    ) -> None: ...
+
     def __init__(
         self,
         application_id: str,
@@ -97,7 +149,7 @@ class StreamTask:
         stores: Stores,
         process: ProcessFunction | None = None,
         process_batch: BatchFunction | None = None,
-        inputs: Sequence[TopicPartition | Topic[Any, Any]],
+        inputs: Sequence[TopicPartition | TopicHandle[Any, Any]],
         init: InitFunction | None = None,
         settings: TaskSettings = _DEFAULTS,
         shared: SharedResources = NOTHING_SHARED,
@@ -370,46 +422,6 @@ class StreamTask:
             self._transaction.resume()
         return dict(self._next)
 
-    def restore_reports(self) -> list[RestoreReport]:
-        """Return the report of each store's last restore, on opening or after a later rollback."""
-        return self._stores.reports
-
-    def changelog_offsets(self) -> dict[TopicPartition, int | None]:
-        """Return the offset of each store's committed state, None if unknown. No file is read."""
-        self._lifecycle.check(Call.READ)
-        return self._stores.offsets()
-
-    @overload
-    def store(
-        self,
-        store: ViewHandle[View],
-        isolation_level: IsolationLevel | None = None,
-        bound: PositionBound | None = None,
-    ) -> View: ...
-
-    @overload
-    def store(
-        self, store: str, isolation_level: IsolationLevel | None = None, bound: PositionBound | None = None
-    ) -> Any: ...
-
-    def store(
-        self, store: object, isolation_level: IsolationLevel | None = None, bound: PositionBound | None = None
-    ) -> Any:
-        """Return a view of a store of the task, for use outside its function: see ``KeyValueStore.read_only``.
-
-        ``store`` is the description that the store was declared with, which has the store's name, or the name. The
-        default isolation level is that of the store's configuration, or READ_COMMITTED under exactly once. The view is
-        a ``KeyValueView`` of bytes, or the typed view of the ``records`` in the configuration.
-
-        The view stays valid if the task reopens or replaces the store. It answers while the task is open. During a
-        restore of the store it raises StoreRestoringError.
-
-        Raises: ConfigError if the task has no such store; ValueError for an unknown level; StoreClosedError;
-        StoreRestoringError; the error that the task has failed with; TypeError.
-        """
-        self._lifecycle.check(Call.READ)
-        return self._stores.view(self._context._stores.name_of(store), isolation_level, bound)
-
     def commit(self) -> None:
         """Commit outputs, changelogs and input offsets, then the stores; do nothing if nothing was processed.
 
@@ -433,36 +445,6 @@ class StreamTask:
             return
         with self._counters.commits:
             self._transaction.commit()
-
-    def uncommitted_bytes(self) -> int:
-        """Return the bytes of keys and values that the task's stores have staged; 0 if the task is not open."""
-        return self._stores.uncommitted_bytes() if self._lifecycle.ready else 0
-
-    def uncommitted_memory_bytes(self) -> int:
-        """Return the memory of the open transaction that counts towards the limit; 0 if the task is not open.
-
-        This is ``uncommitted_bytes``, the cost of each staged entry, and that of each record held for the changelog.
-        """
-        return self._resources.uncommitted_memory_bytes()
-
-    @property
-    def metrics(self) -> TaskMetrics:
-        """The counts of the task and its stores since the task was created, and their present state. A copy.
-
-        On any thread, at any time. Source: KIP-892, "Metrics"; KIP-869.
-        """
-        return TaskMetrics(
-            application=self.application_id,
-            task=str(self.task_id),
-            stores=with_latencies(self._stores.metrics(), self._latencies),
-            process_total=self._transaction.committed,
-            standby_lag=self._stores.standby_lag,
-            **self._counters.read(),
-        )
-
-    def engine_metrics(self) -> Mapping[str, Mapping[str, int]]:
-        """Return the figures of each open store's engine, by the store's name: see ``StateStore.engine_metrics``."""
-        return self._stores.engine_metrics()
 
     def close(self, clean: bool = True) -> None:
         """Close the stores: with ``clean`` after a commit and with a checkpoint, otherwise discarding staged writes.
