@@ -26,7 +26,7 @@ from harness import replay
 from harness.budget import NEVER, Deadline, TimeOverError, ended_by
 from harness.experiment import Failure, Outcome
 from harness.experiment import Row as Result
-from harness.experiments.throughput.experiment import run, throughput_row
+from harness.experiments.throughput.experiment import records_per_s, run, throughput_row
 from harness.experiments.throughput.measurement import Configuration, PartitionWork, read_pairs, write_pairs
 from harness.experiments.throughput.plan import TRIAL_S, ThroughputTrial
 from harness.folders import temporary_folder
@@ -242,7 +242,7 @@ class _Partition:
 
         began = time.perf_counter()
         self._met.wait()
-        summary = {"records": 0, "seconds": 0.0, "failure": "", "over": False}
+        summary = {"records": 0, "seconds": 0.0, "waited_s": 0.0, "failure": "", "over": False}
         row: dict[str, Any] = {}
         try:
             figures = run(
@@ -255,7 +255,7 @@ class _Partition:
                 code=self._site.child_code(),
             )
             figures |= {"laps": laps, "took_s": time.perf_counter() - began}
-            summary |= {name: figures[name] for name in ("records", "seconds")}
+            summary |= {name: figures[name] for name in ("records", "seconds", "waited_s")}
             row = {"figures": json.dumps(figures), "digest": figures["state_digest"]}
         except MeasurementFailedError as error:
             summary["failure"] = str(error)
@@ -298,8 +298,7 @@ def _measurer(
 def _said(partitions: Sequence[dict[str, Any]]) -> str:
     if failures := [each["failure"] for each in partitions if each["failure"]]:
         return f"failed: {failures[0]}"
-    seconds = max(each["seconds"] for each in partitions)
-    return f"{sum(each['records'] for each in partitions) / seconds if seconds else 0:,.0f} records/s"
+    return f"{records_per_s(partitions):,.0f} records/s"
 
 
 def _dump(path: Path, number: int, partition: int, digest: str, stores: Sequence[str]) -> list[pa.RecordBatch]:

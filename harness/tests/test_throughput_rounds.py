@@ -213,14 +213,14 @@ def test_a_measurement_that_the_end_of_the_time_has_cut_in_one_partition_has_no_
 
         def gather(self, text: str) -> list[str]:
             gathered.append(text)
-            other = {"records": 10, "seconds": 1.0, "failure": "", "over": elsewhere}
+            other = {"records": 10, "seconds": 1.0, "waited_s": 0.0, "failure": "", "over": elsewhere}
             return [json.dumps(other) if text else "", text]
 
     def work(*given: Any, **more: Any) -> dict[str, Any]:
         more["meet"]()
         if here:
             raise TimeOverError
-        return {"records": 10, "seconds": 1.0, "state_digest": ""}
+        return {"records": 10, "seconds": 1.0, "waited_s": 0.0, "state_digest": ""}
 
     monkeypatch.setattr(gang, "run", work)
     site = SparkSite(tmp_path, tmp_path, "")
@@ -228,6 +228,31 @@ def test_a_measurement_that_the_end_of_the_time_has_cut_in_one_partition_has_no_
     assert list(partition.measured(0, trial.configurations[0], 2)) == []
     assert [bool(text) for text in gathered] == [False, False, True]
     assert json.loads(gathered[-1])["over"] is here
+
+
+def test_the_rate_in_a_line_of_progress_is_that_of_the_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Both leave out the time in which a partition had no processor."""
+    [trial, *_] = planned()
+
+    class Alone:
+        number = 0
+
+        def wait(self) -> None:
+            pass
+
+        def gather(self, text: str) -> list[str]:
+            return [text, text]
+
+    figures = {"records": 10_000, "seconds": 5.0, "waited_s": 3.0, "state_digest": ""}
+    lines: list[str] = []
+    monkeypatch.setattr(gang, "run", lambda *given, **more: figures)
+    monkeypatch.setattr(gang, "note_progress", lambda path, line: lines.append(line))
+    partition = gang._Partition(
+        trial, cast(Any, Alone()), SparkSite(tmp_path, tmp_path, ""), tmp_path, frozenset(), None
+    )
+    list(partition.measured(0, trial.configurations[0], 2))
+    assert experiment.records_per_s([figures, figures]) == 10_000.0
+    assert lines[-1].endswith(": 10,000 records/s")
 
 
 def test_further_rounds_have_the_cells_whose_needs_are_undecided_until_all_are_decided(

@@ -208,17 +208,16 @@ def throughput_row(
     """Return the row of ``configuration`` from the ``figures`` of its partitions, one or more.
 
     Partitions start together, and each has its own process. Records, bytes, memory and open files are summed. Seconds,
-    also those of opening after the kill, are those of the slowest partition. The rate is the summed records over the
-    seconds of a partition without those in which it was ready to run and had no processor, the largest of all.
-    ``waited_share`` is the share of these in ``seconds``. Percentiles are those of all partitions' commits in one
-    histogram.
+    also those of opening after the kill, are those of the slowest partition. The rate is ``records_per_s``, and
+    ``waited_share`` the share in ``seconds`` of those that it leaves out. Percentiles are those of all partitions'
+    commits in one histogram.
 
     ``took_s`` is the time of the measurement by the clock, of which ``seconds`` are its work: processes start, events
     are read, the killed task is opened again. ``end_state`` is ``equal``, ``different`` or ``not compared``.
     """
     records = sum(each["records"] for each in figures)
     slowest = max(figures, key=lambda each: float(each["seconds"]))
-    seconds, undisturbed_s = slowest["seconds"], max(each["seconds"] - each["waited_s"] for each in figures)
+    seconds = slowest["seconds"]
     commits = _merged(each["commits"] for each in figures)
     store_commits = _merged(each["store_commits"] for each in figures)
     subject = asdict(configuration)
@@ -229,7 +228,7 @@ def throughput_row(
         "durability": str(configuration.durability),
         "records": records,
         "seconds": seconds,
-        "records_per_s": records / undisturbed_s if undisturbed_s else 0.0,
+        "records_per_s": records_per_s(figures),
         "commit_p50_us": commits.get_value_at_percentile(50),
         "commit_p99_us": commits.get_value_at_percentile(99),
         "commit_max_us": commits.get_max_value(),
@@ -245,6 +244,15 @@ def throughput_row(
         "cpu_s": sum(each["cpu_s"] for each in figures),
         "waited_share": slowest["waited_s"] / seconds if seconds else 0.0,
     }
+
+
+def records_per_s(figures: Sequence[Mapping[str, Any]]) -> float:
+    """Return the rate of partitions from their ``figures``: the summed records over the seconds of the slowest one.
+
+    The seconds in which a partition was ready to run and had no processor are left out. 0.0 without work.
+    """
+    undisturbed_s: float = max(each["seconds"] - each["waited_s"] for each in figures)
+    return sum(each["records"] for each in figures) / undisturbed_s if undisturbed_s else 0.0
 
 
 def _merged(encoded: Iterable[str]) -> HdrHistogram:
