@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.experiments.throughput.batches import batch_ratios
+from harness.experiments.throughput.experiment import run
+from harness.experiments.throughput.measurement import Configuration, PartitionWork, write_pairs
 from harness.experiments.throughput.plan import ThroughputGrid as Grid
+from harness.experiments.throughput.record_parts import PARTS
+from harness.experiments.throughput.report import WHERE_TIME_GOES
 from harness.report.ratios import ratios
+from harness.workloads.tasks import workload
 from stores.errors import ConfigError
+from stores.interface import Durability
 
 
 def measured(workload: str, repeat: int, records: int, cpu_s: float, size: int = 1_000) -> dict[str, Any]:
@@ -48,3 +55,25 @@ def test_a_grid_of_both_forms_measures_each_in_the_same_cells() -> None:
 def test_a_workload_without_a_batch_form_is_refused() -> None:
     with pytest.raises(ConfigError):
         Grid("nexmark_q4", 9, both_forms=True)
+
+
+def test_the_parts_of_a_records_time_add_up_to_it(tmp_path: Path) -> None:
+    """Those of the function and its calls are measured, in both forms, after the kill."""
+    for name in ("flights_by_hour", "flights_by_hour_batches"):
+        folder = tmp_path / name
+        folder.mkdir()
+        by_name: Any = workload(name)
+        write_pairs(folder / "events", by_name.events(1, 6_000))
+        configuration = Configuration("lmdb", Durability.CHANGELOG, name, 1_000, 1, 0, 1)
+        figures = run(PartitionWork(configuration, by_name, 0, folder / "events", 6_000))
+        assert all(figures[part] > 0 for part in PARTS), figures
+        assert sum(figures[part] for part in PARTS) < 1_000
+        assert figures["stores_us"] > figures["outputs_us"]
+
+
+def test_the_page_shows_where_the_time_of_a_record_goes_in_both_forms() -> None:
+    shown = {"durability": "CHANGELOG", "partitions": 1, "records_per_commit": 1_000, **dict.fromkeys(PARTS, 2.5)}
+    names = [("lmdb", "count"), ("lmdb", "count_batches"), ("sqlite", "count"), ("lmdb", "nexmark_q3")]
+    figures = [{**shown, "backend": backend, "workload": name} for backend, name in names]
+    (table,) = WHERE_TIME_GOES.tables({"throughput": figures})
+    assert [list(row[:3]) for row in table.rows] == [["lmdb", "records", "2.5 us"], ["lmdb", "batches", "2.5 us"]]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from hdrh.histogram import HdrHistogram
@@ -22,9 +23,9 @@ from harness.experiments.throughput.measurement import (
     Configuration,
     PartitionWork,
     measured,
-    reopened,
 )
 from harness.experiments.throughput.plan import Rounds, ThroughputGrid, ThroughputTrial, answering
+from harness.experiments.throughput.record_parts import PARTS, reopened_with_parts
 from harness.experiments.throughput.report import QUERY, REPORT, WRONG_ENDS, charts, end_state_finding, width_sentences
 from harness.folders import temporary_folder
 from harness.processes.child import figures_in
@@ -81,6 +82,7 @@ class Throughput(Experiment[ThroughputTrial]):
             "open_after_kill_s": float,
             "replayed": int,
             "end_state": str,
+            **dict.fromkeys(PARTS, float),
             **dict.fromkeys(LOAD_COLUMNS, float),
             "cpu_s": float,
             "waited_share": float,
@@ -192,7 +194,7 @@ def run(
             worked = process(measured, {}, killed=True)
         finally:
             meet()
-        after_kill = process(reopened, {"known": sorted(known)})
+        after_kill = process(reopened_with_parts, {"known": sorted(known)})
         digest = after_kill["state_digest"]
         if keep_dump is not None and digest not in known:
             keep_dump(digest, folder / DUMP_FILE)
@@ -211,6 +213,8 @@ def throughput_row(
     also those of opening after the kill, are those of the slowest partition. The rate is ``records_per_s``, and
     ``waited_share`` the share in ``seconds`` of those that it leaves out. Percentiles are those of all partitions'
     commits in one histogram.
+
+    The parts of a record's time are the medians of the partitions.
 
     ``took_s`` is the time of the measurement by the clock, of which ``seconds`` are its work: processes start, events
     are read, the killed task is opened again. ``end_state`` is ``equal``, ``different`` or ``not compared``.
@@ -236,6 +240,7 @@ def throughput_row(
         "store_commit_p99_us": store_commits.get_value_at_percentile(99),
         **{name: sum(each[name] for each in figures) for name in _SUMMED},
         "open_after_kill_s": max(each["open_after_kill_s"] for each in figures),
+        **{name: median(each[name] for each in figures) if name in figures[0] else None for name in PARTS},
         "end_state": end_state,
         "laps": figures[0].get("laps"),
         "took_s": max((each["took_s"] for each in figures if "took_s" in each), default=None),

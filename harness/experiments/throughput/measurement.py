@@ -12,7 +12,7 @@ import os
 import pickle
 import struct
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -41,6 +41,8 @@ from stores.tasks import (
     TaskSettings,
 )
 
+Function = Callable[[Any, Any], None]
+"""The function of a task."""
 APPLICATION = "throughput"
 INPUT_TOPIC = "events"
 STATE_FOLDER = "state"
@@ -108,9 +110,19 @@ class PartitionWork:
             changelog.create_topic(topic, self.configuration.partitions)
         return changelog
 
-    def task(self, folder: Path, changelog: SqliteChangelog, memory: BudgetShare | None = None) -> StreamTask:
-        """Return the task, not opened. It commits when called to, or before it exceeds what ``memory`` allows."""
+    def task(
+        self,
+        folder: Path,
+        changelog: SqliteChangelog,
+        memory: BudgetShare | None = None,
+        around: Callable[[Function], Function] = lambda function: function,
+    ) -> StreamTask:
+        """Return the task, not opened. It commits when called to, or before it exceeds what ``memory`` allows.
+
+        Its function is the result of ``around``, called with that of the workload.
+        """
         kinds = records_of(self.workload)
+        batches: Function | None = getattr(self.workload, "process_batch", None) if self.in_batches else None
         settings = StoreConfig(
             backend=self.configuration.backend,
             durability=self.configuration.durability,
@@ -122,8 +134,8 @@ class PartitionWork:
             state_dir=folder / STATE_FOLDER,
             changelog=changelog,
             stores={name: replace(settings, records=kinds.get(name)) for name in self.workload.store_names},
-            process=None if self.in_batches else self.workload.process,
-            process_batch=getattr(self.workload, "process_batch", None) if self.in_batches else None,
+            process=None if batches is not None else around(self.workload.process),
+            process_batch=None if batches is None else around(batches),
             inputs=[self.input],
             settings=TaskSettings(commit_interval_ms=NO_INTERVAL, guarantee=ProcessingGuarantee.EXACTLY_ONCE),
             shared=SharedResources(memory=memory),
@@ -189,7 +201,7 @@ LATENCY_DIGITS = 3
 """The number of correct digits of percentiles, up to an hour."""
 WARM_UP_EVENTS_MAX = 10_000
 _CHUNK_EVENTS = 1_000
-_LOG_COMMITTED = "task.after_log_commit"
+LOG_COMMITTED = "task.after_log_commit"
 
 
 class Stopwatch:
@@ -209,7 +221,7 @@ class Stopwatch:
         """The time of each commit, of the changelog and the stores together."""
         self.store_commits_ns = array("q")
         """The time of each commit after that of the changelog: the stores and the checkpoint file."""
-        failpoints.arm(_LOG_COMMITTED, self._note_log_committed)
+        failpoints.arm(LOG_COMMITTED, self._note_log_committed)
 
     def reset(self) -> None:
         """Discard all measured times."""

@@ -255,6 +255,7 @@ SIZES: Mapping[str, tuple[ThroughputGrid, ...]] = MappingProxyType(
             ThroughputGrid("aircraft_sessions", 20_000),
             ThroughputGrid("count", 60_000, records_per_commit=(100,)),
             *_both_forms(("rocksdb",), repeats=3),
+            ThroughputGrid("count", 40_000, partitions=(1,), both_forms=True),
         ),
         NIGHT: (
             *_PICKS,
