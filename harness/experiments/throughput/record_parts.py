@@ -19,8 +19,8 @@ from stores.changelog.interface import Record
 
 _RECORDS_MAX, _WARM_UP_RECORDS, _AT_ONCE = 12_000, 2_000, 1_000
 PARTS = ("function_us", "stores_us", "outputs_us", "task_us", "log_commit_us", "store_commit_us")
-"""Microseconds of a record's CPU time: the function itself, its calls of stores and of ``forward``, the rest of the task,
-and the commit of the changelog and of the stores. What a store logs counts for the store."""
+"""Microseconds of a record's CPU time: the function itself, its calls of stores and of ``forward``, the rest of the
+task, and the commit of the changelog and of the stores. What a store logs counts for the store."""
 
 
 class PartClock:
