@@ -238,13 +238,13 @@ def test_an_attempt_that_did_not_stall_long_enough_is_no_zombie(
     """On a busy machine the batches after it come late. Its version is then the newest, and is not refused."""
     monkeypatch.setattr(notes_module, "WAIT_S", 0.0)
     monkeypatch.setattr(query_faults, "_is_zombie", [])
-    context: Any = SimpleNamespace(version=4, partition=query_faults.ZOMBIE_PARTITION)
+    context: Any = SimpleNamespace(version=3, partition=query_faults.ZOMBIE_PARTITION)
     for woken in (False, True):
         notes = Notes(tmp_path / str(woken))
         if woken:
-            notes.once("wake 4")
+            notes.once("wake 3")
         query_faults._stall(query_faults.Faulty(len, str(tmp_path), "stalled attempt", 2), context, notes)
-        assert query_faults._is_zombie == [4] * woken
+        assert query_faults._is_zombie == [3] * woken
 
 
 def test_a_failed_batch_that_is_computed_by_too_many_or_too_few_is_found(tmp_path: Path) -> None:

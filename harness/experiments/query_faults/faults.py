@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 CLUSTER = "cluster"
 """A master and two workers on loopback, each with local files of its own."""
-ZOMBIES: Mapping[int, str] = {2: "version_log.aside_written", 4: ""}
+ZOMBIES: Mapping[int, str] = {1: "version_log.aside_written", 3: ""}
 """The versions whose first attempt stalls, and where: at a failpoint, or, if empty, before it computes anything."""
 ZOMBIE_PARTITION = 1
 FAILED_VERSION = 2
@@ -82,7 +82,7 @@ class QueryFault:
     max_failures: int = 1
     cores: int = 1
     """The cores of a worker of the cluster. A stalled attempt keeps one."""
-    batches: int = 6
+    batches: int = 5
     partitions: int = 3
     settings: Mapping[str, str] = field(default_factory=dict)
     retention: Mapping[str, int] = field(default_factory=lambda: {"snapshot_versions": 2, "keep_versions": 2})
@@ -396,6 +396,7 @@ FAULTS: Mapping[str, QueryFault] = MappingProxyType(
         "driver killed between batches": QueryFault(
             "the driver is killed after every second batch, and restarted from its checkpoint",
             "killed",
+            batches=4,
             starts_max=8,
             seconds=80,
             between=_kill_driver,
@@ -406,7 +407,7 @@ FAULTS: Mapping[str, QueryFault] = MappingProxyType(
             CLUSTER,
             max_failures=4,
             cores=2,
-            batches=8,
+            batches=6,
             settings=_SPECULATION,
             retention={"snapshot_versions": 1, "keep_versions": 0},
             shared_local=False,
