@@ -35,7 +35,7 @@ from struct import error as StructError
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from stores.changelog.interface import Headers, Record, RecordColumns
+from stores.changelog.interface import Headers, RecordColumns
 from stores.changelog.producer import FIELDS_PER_RECORD, Pending
 from stores.files.plain_files import parsed_json
 
@@ -91,11 +91,12 @@ def rows_of(number: int, transaction: int, fields: Pending) -> Iterator[BatchRow
         yield from _bounded_rows(number + at // FIELDS_PER_RECORD, transaction, None, columns)
 
 
-def rows_with(number: int, transaction: int, records: Sequence[Record]) -> Iterator[BatchRow]:
+def rows_with(number: int, transaction: int, records: RecordColumns) -> Iterator[BatchRow]:
     """Yield batches with ``records``, which may have gaps. ``number`` is that of any batch of the partition."""
     begin = number - offset_of(number)
-    for at in range(0, len(records), RECORDS_MAX):
-        offsets, *columns = map(list, zip(*records[at : at + RECORDS_MAX], strict=True))
+    for at in range(0, len(records.keys), RECORDS_MAX):
+        offsets, keys, values, times_ms, headers = records.part(at, at + RECORDS_MAX)
+        columns = [keys, values, times_ms, headers or [()] * len(keys)]
         yield from _bounded_rows(begin, transaction, offsets, columns)
 
 
@@ -108,7 +109,7 @@ def are_sparse(batches: Sequence[RecordBatch]) -> bool:
 
 
 def _bounded_rows(
-    number: int, transaction: int, offsets: list[int] | None, columns: list[list[Any]]
+    number: int, transaction: int, offsets: Sequence[int] | None, columns: Sequence[Sequence[Any]]
 ) -> Iterator[BatchRow]:
     """Yield the batches of the columns; of more than one record none is too large.
 
@@ -128,11 +129,11 @@ def _bounded_rows(
 def _row(
     number: int,
     transaction: int,
-    offsets: list[int] | None,
-    keys: list[bytes | None],
-    values: list[bytes | None],
-    times_ms: list[int],
-    headers: list[Headers | None],
+    offsets: Sequence[int] | None,
+    keys: Sequence[bytes | None],
+    values: Sequence[bytes | None],
+    times_ms: Sequence[int],
+    headers: Sequence[Headers | None],
 ) -> BatchRow:
     count, time_ms = len(keys), min(times_ms)
     key_shape, key_lengths = _packed_lengths(keys)
@@ -155,22 +156,22 @@ def _row(
     return sealed(number, count, transaction, time_ms, content)
 
 
-def _present(parts: list[bytes | None]) -> Iterable[bytes]:
+def _present(parts: Sequence[bytes | None]) -> Iterable[bytes]:
     return filter(None, parts)
 
 
-def _packed_lengths(parts: list[Any]) -> tuple[int, bytes]:
+def _packed_lengths(parts: Sequence[Any]) -> tuple[int, bytes]:
     if None not in parts:
         return _packed(list(map(len, parts)))
     shape, packed = _packed([0 if part is None else len(part) + 1 for part in parts])
     return shape | _NULLS, packed
 
 
-def _packed_differences(numbers: list[int], lowest: int) -> tuple[int, bytes]:
+def _packed_differences(numbers: Sequence[int], lowest: int) -> tuple[int, bytes]:
     return (0, b"") if max(numbers) == lowest else _packed([number - lowest for number in numbers])
 
 
-def _packed(numbers: list[int]) -> tuple[int, bytes]:
+def _packed(numbers: Sequence[int]) -> tuple[int, bytes]:
     """Return the shape of a column, and its bytes."""
     highest = max(numbers)
     if not highest:
@@ -187,7 +188,7 @@ def _little_endian(numbers: array[int]) -> array[int]:
     return numbers
 
 
-def _encoded(headers: list[Headers | None]) -> bytes:
+def _encoded(headers: Sequence[Headers | None]) -> bytes:
     runs = [
         [len(list(run)), [(name, content.decode("latin-1")) for name, content in pairs]]
         for pairs, run in groupby(each or () for each in headers)

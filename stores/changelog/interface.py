@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice, repeat
+from itertools import compress, islice, repeat
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple
 
 from stores.errors import ChangelogError
@@ -60,24 +60,17 @@ class RecordColumns(NamedTuple):
 
     def part(self, start: int, end: int | None = None) -> RecordColumns:
         """Return the records from index ``start`` on, up to but without ``end``."""
-        part, headers = slice(start, end), self.headers
-        columns = self.offsets[part], self.keys[part], self.values[part], self.timestamps_ms[part]
-        return RecordColumns(*columns, None if headers is None else headers[part])
+        part = slice(start, end)
+        return self._each(lambda column: column[part])
 
-    def joined(self, following: RecordColumns) -> RecordColumns:
-        """Return these records and the ones that follow."""
-        if not following.offsets:
-            return self
-        headers = None
-        if self.headers is not None or following.headers is not None:
-            headers = [*_headers_of(self), *_headers_of(following)]
-        return RecordColumns(
-            [*self.offsets, *following.offsets],
-            [*self.keys, *following.keys],
-            [*self.values, *following.values],
-            [*self.timestamps_ms, *following.timestamps_ms],
-            headers,
-        )
+    def where(self, selected: Iterable[bool]) -> RecordColumns:
+        """Return the records that are ``selected``."""
+        selected = list(selected)
+        return self._each(lambda column: list(compress(column, selected)))
+
+    def _each(self, of: Callable[[Sequence[Any]], Sequence[Any]]) -> RecordColumns:
+        headers = None if self.headers is None else of(self.headers)
+        return RecordColumns(of(self.offsets), of(self.keys), of(self.values), of(self.timestamps_ms), headers)
 
     def records(self) -> Iterator[Record]:
         """Return the records one by one."""
@@ -85,8 +78,20 @@ class RecordColumns(NamedTuple):
         return map(_new_record, zip(*columns, headers or repeat(()), strict=False))
 
 
-def _headers_of(columns: RecordColumns) -> Iterable[Headers]:
-    return repeat((), len(columns.offsets)) if columns.headers is None else columns.headers
+def joined(parts: Sequence[RecordColumns]) -> RecordColumns:
+    """Return the records of all parts, which follow each other, as one."""
+    if len(parts) == 1:
+        return parts[0]
+    headers = None
+    if any(part.headers is not None for part in parts):
+        headers = [each for part in parts for each in part.headers or repeat((), len(part.offsets))]
+    return RecordColumns(
+        [each for part in parts for each in part.offsets],
+        [each for part in parts for each in part.keys],
+        [each for part in parts for each in part.values],
+        [each for part in parts for each in part.timestamps_ms],
+        headers,
+    )
 
 
 _new_record: Callable[[Any], Record] = partial(tuple.__new__, Record)

@@ -14,12 +14,14 @@ Source: Kafka, "Log Compaction" and ``LogCleaner`` (``min.cleanable.dirty.ratio`
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import compress
+from itertools import repeat
 from math import ceil
+from operator import le
 from time import perf_counter
 
 from stores.changelog.arguments import fenced
@@ -33,7 +35,7 @@ from stores.changelog.batches import (
     rows_of,
     rows_with,
 )
-from stores.changelog.interface import IsExpired, Record
+from stores.changelog.interface import IsExpired, RecordColumns, joined
 from stores.changelog.log_file import LogFile
 from stores.changelog.producer import (
     AFTER_COMMIT,
@@ -79,7 +81,7 @@ def insert(writer: Connection, rows: Iterable[BatchRow]) -> None:
     writer.executemany("insert into batch values (?, ?, ?, ?, ?)", rows)
 
 
-def replace(writer: Connection, read: Sequence[RecordBatch], records: Sequence[Record]) -> None:
+def replace(writer: Connection, read: Sequence[RecordBatch], records: RecordColumns) -> None:
     """Put ``records`` in the place of ``read``, all batches of a range, of one transaction or committed."""
     writer.execute("delete from batch where batch_id between ? and ?", (read[0].number, read[-1].number))
     insert(writer, rows_with(read[0].number, read[0].transaction if len(read) == 1 else 0, records))
@@ -94,10 +96,11 @@ def truncate(writer: Connection, partition_id: int, before_offset: int) -> int:
     writer.execute("delete from batch where batch_id >= ? and batch_id < ?", (begin, border))
     for row in writer.execute(f"select {COLUMNS} from batch where batch_id = ?", (border,)).fetchall():
         batch = RecordBatch(*row)
-        records = [record for record in batch.columns().records() if record.offset >= before_offset]
-        if len(records) < batch.count:
-            replace(writer, [batch], records)
-            num_removed += batch.count - len(records)
+        records = batch.columns()
+        first = bisect_left(records.offsets, before_offset)
+        if first:
+            replace(writer, [batch], records.part(first))
+            num_removed += first
     return int(num_removed)
 
 
@@ -269,12 +272,8 @@ class Compaction:
         num_live = sum(map(sum, live))
         under_way.kept += num_live
         if num_live < sum([batch.count for batch in read]) or are_sparse(read):
-            records = [
-                record
-                for batch, of_batch in zip(committed, live, strict=True)
-                for record in compress(batch.columns().records(), of_batch)
-            ]
-            replace(writer, read, records)
+            left = [batch.columns().where(of_batch) for batch, of_batch in zip(committed, live, strict=True)]
+            replace(writer, read, joined(left))
         return num_live
 
     def _end_pass(self, writer: Connection, under_way: _Pass) -> None:
@@ -310,7 +309,7 @@ class _Pass:
     start: int
     sweeping: bool = False
     kept: int = 0
-    last: dict[bytes, int] = field(default_factory=dict)
+    last: dict[bytes | None, int] = field(default_factory=dict)
 
     def begin_sweep(self, *, full: bool) -> None:
         """Begin the second part: of all noted records, or as far as there was room for notes."""
@@ -336,19 +335,26 @@ def _batches(writer: Connection, begin: int, end: int) -> list[RecordBatch]:
 
 def _note(under_way: _Pass, read: Sequence[RecordBatch]) -> None:
     for batch in read:
-        for offset, key in zip(*batch.keys(), strict=True):
-            if key is not None:
-                under_way.last[_noted(key)] = offset
+        offsets, keys = batch.keys()
+        under_way.last.update(zip(_noted(keys), offsets, strict=True))
+    under_way.last.pop(None, None)
 
 
-def _live(batch: RecordBatch, last: Mapping[bytes, int], is_expired: IsExpired | None) -> list[bool]:
+def _live(batch: RecordBatch, last: Mapping[bytes | None, int], is_expired: IsExpired | None) -> list[bool]:
     """Return for each record of the batch whether it stays."""
-    return [
-        key is None or (last.get(_noted(key), -1) <= offset and (is_expired is None or not is_expired(key)))
-        for offset, key in zip(*batch.keys(), strict=True)
-    ]
+    offsets, keys = batch.keys()
+    live = list(map(le, map(last.get, _noted(keys), repeat(-1)), offsets))
+    if is_expired is None:
+        return live
+    return [stays and (key is None or not is_expired(key)) for stays, key in zip(live, keys, strict=True)]
 
 
-def _noted(key: bytes) -> bytes:
+def _noted(keys: Sequence[bytes | None]) -> Sequence[bytes | None]:
+    """Return what is noted of each key: a short one itself, of a longer one a digest."""
+    if max(map(len, filter(None, keys)), default=0) <= _KEY_BYTES:
+        return keys
     # A digest is longer than every key that is noted itself, so that they never collide.
-    return key if len(key) <= _KEY_BYTES else blake2b(key, digest_size=_KEY_BYTES + 1).digest()
+    return [
+        key if key is None or len(key) <= _KEY_BYTES else blake2b(key, digest_size=_KEY_BYTES + 1).digest()
+        for key in keys
+    ]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial, reduce
+from functools import partial
 from operator import itemgetter
-from typing import Any, Self, overload
+from typing import Any, overload
 
 from stores.changelog.interface import Record, RecordColumns
 
@@ -40,11 +40,6 @@ class ColumnRecords(KeptInColumns):
 
     def __init__(self, columns: RecordColumns) -> None:
         self._columns = columns
-
-    @classmethod
-    def joined(cls, parts: Sequence[RecordColumns]) -> Self:
-        """Return the records of one or more consecutive parts."""
-        return cls(reduce(RecordColumns.joined, parts))
 
     def __len__(self) -> int:
         return len(self._columns.offsets)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from stores.changelog.interface import Record, RecordColumns
+from stores.changelog.interface import Record, RecordColumns, joined
 from stores.errors import ChangelogTimeoutError, OffsetOutOfRangeError, TransactionAbortedError
 from stores.interface import TopicPartition
 from stores.tasks.bounds import BatchSize
@@ -171,14 +171,14 @@ class InputLoop:
                 num_records += len(taken.offsets)
                 held_bytes += ColumnRecords(taken).num_bytes
                 if not limit or num_records >= batches.max_records or held_bytes >= batches.max_bytes:
-                    yield ColumnRecords.joined(held)
+                    yield ColumnRecords(joined(held))
                     held, num_records, held_bytes = [], 0, 0
                 if not limit:
                     return
         finally:
             _end(read)
         if held:
-            yield ColumnRecords.joined(held)
+            yield ColumnRecords(joined(held))
 
     def _columns(self, partition: TopicPartition, limit: int) -> Generator[RecordColumns, None, None]:
         """Return the records of an input as columns. Reads that hold a snapshot have ended, after ``limit`` records."""

@@ -11,7 +11,7 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import KafkaError
 
-from stores.changelog.interface import Headers, RecordColumns
+from stores.changelog.interface import Headers, RecordColumns, joined
 from stores.changelog.kafka.client import Decision, decision_of, may_pass
 from stores.changelog.kafka.cluster import READER, Cluster
 from stores.errors import ChangelogError, ChangelogTimeoutError, OffsetOutOfRangeError
@@ -112,7 +112,7 @@ class KafkaPartitionReader:
 
     def give_back(self, rest: RecordColumns) -> None:
         """Take back the end of the last piece. The first record of a piece is not given back."""
-        self._ahead = rest.joined(self._ahead)
+        self._ahead = joined([rest, self._ahead])
         self.after_records = self._next_offset = rest.offsets[0]
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from stores.changelog import batches
 from stores.changelog.batches import BYTES_MAX, RECORDS_MAX, RecordBatch, batch_number, rows_of, rows_with
-from stores.changelog.interface import Record
+from stores.changelog.interface import Record, RecordColumns
 from stores.tests.changelog.plain_batches import decoded
 
 FIRST = 2**46 - 3_000
@@ -24,6 +24,10 @@ def text(length: int | None) -> bytes | None:
 
 def records(keys: list[bytes | None], values: list[bytes | None], times: list[int], headers: list[Any]) -> list[Record]:
     return [Record(FIRST + at, *fields) for at, fields in enumerate(zip(keys, values, times, headers, strict=True))]
+
+
+def in_columns(some: list[Record]) -> RecordColumns:
+    return RecordColumns(*map(list, zip(*some, strict=True)))
 
 
 def lengths(*values: int | None) -> list[Record]:
@@ -93,7 +97,7 @@ def test_a_program_without_the_library_reads_a_batch_with_and_without_gaps(
 ) -> None:
     rest = {"none": expected, "each third": [r for r in expected if r.offset % 3], "all but the last": expected[-1:]}
     appended = [rows_of(NUMBER, 7, fields(expected))] if removed == "none" else []
-    for rows in (*appended, rows_with(NUMBER, 7, rest[removed])):
+    for rows in (*appended, rows_with(NUMBER, 7, in_columns(rest[removed]))):
         assert [record for row in rows for record in decoded(*row)] == [
             (offset, time_ms, key, value, [[name, content.decode("latin-1")] for name, content in headers])
             for offset, key, value, time_ms, headers in rest[removed]
@@ -102,7 +106,7 @@ def test_a_program_without_the_library_reads_a_batch_with_and_without_gaps(
 
 @pytest.mark.parametrize("expected", CASES.values(), ids=CASES.keys())
 def test_a_batch_is_bounded_in_records_and_in_bytes_unless_it_is_one_record(expected: list[Record]) -> None:
-    for rows in (rows_of(NUMBER, 0, fields(expected)), rows_with(NUMBER, 0, expected[::2])):
+    for rows in (rows_of(NUMBER, 0, fields(expected)), rows_with(NUMBER, 0, in_columns(expected[::2]))):
         for row in rows:
             assert row.num_records <= RECORDS_MAX
             assert row.num_records == 1 or len(row.content) <= BYTES_MAX
@@ -110,7 +114,7 @@ def test_a_batch_is_bounded_in_records_and_in_bytes_unless_it_is_one_record(expe
 
 @pytest.mark.parametrize("expected", [CASES["headers"], lengths(1, None), times(5, 6), lengths(4)])
 def test_each_bit_of_a_row_is_in_its_checksum(expected: list[Record]) -> None:
-    for row in (*rows_of(NUMBER, 7, fields(expected)), *rows_with(NUMBER, 7, [expected[0], expected[-1]])):
+    for row in (*rows_of(NUMBER, 7, fields(expected)), *rows_with(NUMBER, 7, in_columns([expected[0], expected[-1]]))):
         for name in ("number", "num_records", "transaction", "time_ms"):
             for bit in range(63):
                 with pytest.raises(batches.UnsoundBatchError):
