@@ -334,6 +334,13 @@ class Changelog(Closeable):
         """
         return _columns_of(self.read(partition, from_offset))
 
+    def has_arrived(self, partition: TopicPartition, from_offset: int) -> bool:
+        """Return False if a read from there would give nothing, as far as that is known without asking the log.
+
+        A log that is not in this process may have more, which arrives a moment later.
+        """
+        return True
+
     @abstractmethod
     def start_offset(self, partition: TopicPartition) -> int:
         """Return the first offset after truncated records; 0 in a new log."""

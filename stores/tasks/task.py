@@ -394,7 +394,9 @@ class StreamTask(ReadableTask):
                 self._num_records = 1
             first += count
 
-    def run(self, max_records: int | None = None, *, commit: bool = False, wait_s: float = 0.0) -> int:
+    def run(
+        self, max_records: int | None = None, *, commit: bool = False, wait_s: float = 0.0, arrived: bool = False
+    ) -> int:
         """Process up to ``max_records`` records of the input topics, from ``input_offsets`` on.
 
         Return the number of records by which it has advanced. It ends when there was no input for ``wait_s``; meanwhile
@@ -402,6 +404,8 @@ class StreamTask(ReadableTask):
         does not answer in time, it continues from the last commit by itself, until it has made no progress for
         ``task_timeout_s``.
 
+        With ``arrived`` it asks Kafka only each second for the end of an input of which nothing has arrived. A record
+        that was committed a moment ago may come with a later call then.
         Raises: as ``process``; ChangelogTimeoutError after ``task_timeout_s``; OffsetOutOfRangeError if the input no
         longer has the next record of the task, unless ``auto_offset_reset``; TypeError, ValueError for a bad number of
         records or seconds.
@@ -413,7 +417,7 @@ class StreamTask(ReadableTask):
         if self._context._active:
             raise still_processing(self.task_id, "run")
         return self._input_loop.run(
-            max_records, int(wait_s * 1_000_000_000), self._settings.task_timeout_s, commit=commit
+            max_records, int(wait_s * 1_000_000_000), self._settings.task_timeout_s, commit=commit, arrived=arrived
         )
 
     def input_offsets(self) -> dict[TopicPartition, int]:

@@ -49,14 +49,16 @@ OF_EVERY_VIEW = "close isolation_level position snapshot"
         (
             SqliteChangelog,
             "can_truncate check_group close committed committed_offsets compact compact_step compacts_itself "
-            "create_store_topic create_topic dirty_share drop_before end_offset expect_reads_to_end join_group lag "
+            "create_store_topic create_topic dirty_share drop_before end_offset expect_reads_to_end has_arrived "
+            "join_group lag "
             "producer read read_columns reads_hold_snapshots shared_producer start_offset takes_inputs_elsewhere "
             "topics truncate verify",
         ),
         (
             MemoryChangelog,
             "can_truncate check_group close committed committed_offsets compact compact_step compacts_itself "
-            "create_store_topic create_topic drop_before end_offset expect_reads_to_end join_group lag producer read "
+            "create_store_topic create_topic drop_before end_offset expect_reads_to_end has_arrived join_group "
+            "lag producer read "
             "read_columns reads_hold_snapshots shared_producer start_offset takes_inputs_elsewhere topics truncate",
         ),
     ],

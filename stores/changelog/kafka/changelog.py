@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import weakref
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -27,6 +28,9 @@ from stores.interface import TopicPartition
 _log = logging.getLogger(__name__)
 
 TIMEOUT_S = 30.0
+ASK_S = 1.0
+"""The time after which the end of an input is asked for again, although its client has got nothing: a client that has
+lost its broker gets nothing, either."""
 READERS_MAX = 32
 """The most readers that wait for the next read of their partition. Each is a client with threads of its own."""
 
@@ -72,6 +76,8 @@ class KafkaChangelog(Changelog):
         self._readers: dict[TopicPartition, KafkaPartitionReader] = {}
         self._empty: dict[TopicPartition, tuple[int, int]] = {}
         """Offsets without a record, from the first up to the second one, by partition: the end of the last read."""
+        self._asked_at: dict[TopicPartition, float] = {}
+        """The time of the last question for the end of a partition that is read."""
         self._whole_topics: set[str] = set()
         """The topics that are read to their ends: those of stores, by restores, and those of global stores."""
 
@@ -144,7 +150,20 @@ class KafkaChangelog(Changelog):
     def read_columns(self, partition: TopicPartition, from_offset: int = 0) -> Iterator[RecordColumns]:
         return self._pieces(*self._checked(partition, from_offset))
 
+    def has_arrived(self, partition: TopicPartition, from_offset: int) -> bool:
+        if time.monotonic() - self._asked_at.get(partition, float("-inf")) >= ASK_S:
+            return True
+        with self._lock:
+            reader = self._readers.pop(partition, None)
+        if reader is None:
+            return True
+        try:
+            return reader.has_arrived(from_offset)
+        finally:
+            self._keep(partition, reader)
+
     def _checked(self, partition: TopicPartition, from_offset: int) -> tuple[TopicPartition, int, int]:
+        self._asked_at[partition] = time.monotonic()
         start, end = self._cluster.bounds(partition)
         check_readable(partition, from_offset, start, end)
         return checked_partition(partition), from_offset, end

@@ -110,6 +110,14 @@ class KafkaPartitionReader:
                 self._next_offset = offsets[count]
         self.rest()
 
+    def has_arrived(self, offset: int) -> bool:
+        """Return False if the client waits at ``offset`` for records, and has got none."""
+        if self._resting or self._refusal is not None or not self.after_records <= offset <= self._next_offset:
+            return True
+        if not self._ahead.offsets:
+            self._take(self._client.consume(PIECE, 0))
+        return bool(self._ahead.offsets) or self._refusal is not None
+
     def give_back(self, rest: RecordColumns) -> None:
         """Take back the end of the last piece. The first record of a piece is not given back."""
         self._ahead = joined([rest, self._ahead])
@@ -135,6 +143,10 @@ class KafkaPartitionReader:
                 messages = [message]
             elif time.monotonic() > deadline:
                 raise ChangelogTimeoutError(f"reading {self._name}: Kafka sends nothing in time")
+        self._take(messages)
+
+    def _take(self, messages: list[Any]) -> None:
+        """Take what the client has given, while nothing is ahead."""
         if any(map(_Message.error, messages)):
             messages = self._without_errors(messages)
         headers: list[Headers] | None = None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +16,18 @@ from stores.changelog.kafka.reader import END_WAIT_MS, KafkaPartitionReader
 from stores.changelog.kafka.testing.broker import Broker
 from stores.errors import OffsetOutOfRangeError
 from stores.interface import TopicPartition
+from stores.tasks import Batch, TaskContext
 from stores.tests.kafka.fresh import fresh_changelog, remove_all
+from stores.tests.tasks.setup import (
+    INPUT,
+    Crash,
+    batch_task,
+    counting_task,
+    expected_state,
+    feed,
+    over_both_forms,
+    state,
+)
 
 PARTITIONS = [TopicPartition("many", number) for number in range(6)]
 CHANGELOG = TopicPartition("of-a-store", 0)
@@ -124,3 +138,76 @@ def test_a_restore_does_not_wait_long_for_the_answer_that_nothing_follows(
         fed(log, 1)
         assert keys(log) == [b"0"]
     assert waits == [wait_ms]
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("poisoned", [None, 17])
+def test_what_a_slice_of_batches_leaves_of_a_piece_is_next_unless_the_task_rolls_back(
+    tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch, poisoned: int | None
+) -> None:
+    """A client that had to go back would drop what it has read ahead."""
+    begun: list[int] = []
+    begin = KafkaPartitionReader._begin
+
+    def noted(reader: KafkaPartitionReader) -> None:
+        begun.append(reader._next_offset)
+        begin(reader)
+
+    seen: list[int] = []
+
+    def process_batch(batch: Batch, context: TaskContext) -> None:
+        seen.extend(batch.offsets)
+        if poisoned is not None and poisoned in batch.offsets and seen.count(poisoned) == 1:
+            raise Crash
+
+    with fresh_changelog(broker) as log:
+        feed(log, range(60))
+        with batch_task(tmp_path, log, process_batch, stores={}) as task:
+            monkeypatch.setattr(KafkaPartitionReader, "_begin", noted)
+            for _ in range(3):
+                with suppress(Crash):
+                    task.run(7)
+            task.commit()
+            while task.run(7, commit=True):
+                pass
+    if poisoned is None:
+        assert (seen, begun) == ([*range(60)], [0])
+    else:
+        assert seen == [*range(18), *range(60)] or seen == [*range(21), *range(60)]
+        assert begun == [0, 0]
+
+
+@pytest.mark.kafka
+@over_both_forms
+def test_an_idle_task_does_not_ask_for_the_end_of_its_input_at_each_turn(
+    tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch, batches: bool
+) -> None:
+    asked: list[TopicPartition] = []
+    bounds = Cluster.bounds
+
+    def noted(cluster: Cluster, partition: TopicPartition) -> tuple[int, int]:
+        asked.append(partition)
+        return bounds(cluster, partition)
+
+    monkeypatch.setattr(changelog, "ASK_S", 1_000.0)
+    with fresh_changelog(broker) as log:
+        feed(log, range(5))
+        with counting_task(tmp_path, log, batches=batches) as task:
+            assert task.run(commit=True) == 5
+            monkeypatch.setattr(Cluster, "bounds", noted)
+            for _ in range(50):
+                task.run(10, arrived=True)
+            task.run(wait_s=0.3, arrived=True)
+            assert asked == []
+            feed(log, range(5, 8))
+            deadline = time.monotonic() + 600
+            while task.run(10, commit=True, arrived=True) == 0:
+                assert time.monotonic() < deadline
+            while task.input_offsets() != {INPUT: 8}:
+                task.run(10, commit=True, arrived=True)
+                assert time.monotonic() < deadline
+            assert state(task, "left") == expected_state(range(8))
+            monkeypatch.setattr(changelog, "ASK_S", 0.0)
+            asked.clear()
+            task.run(10, arrived=True)
+            assert asked == [INPUT]

@@ -32,7 +32,7 @@ class Tasks:
 
         return SimpleNamespace(
             open=lambda: None,
-            run=lambda records_max: self.runs.get(task_id, lambda: 0)(),
+            run=lambda records_max, **_: self.runs.get(task_id, lambda: 0)(),
             close=close,
             input_offsets=dict,
             metrics=SimpleNamespace(process_total=7),
