@@ -195,8 +195,12 @@ def _range_of_512(patches: Patches, subject: str) -> None:
         for record in records:
             producer.send(partition, *record)
 
+    def columns_sent(_: Act, producer: BufferedProducer, partition: TopicPartition, *columns: Iterable[Any]) -> None:
+        producer.send_all(partition, zip(*columns, strict=True))
+
     patches.wrap(BufferedProducer, "send", sent)
     patches.wrap(BufferedProducer, "send_all", all_sent)
+    patches.wrap(BufferedProducer, "send_columns", columns_sent)
 
 
 BETWEEN = declare("mutant.between", "of outputs and input offsets, one is committed and the other is not")

@@ -73,24 +73,25 @@ def check_columns(
 
     Raises: as ``check_record``; ValueError for columns of different lengths.
     """
-    columns = {"keys": keys, "values": values, "timestamps_ms": timestamps_ms, "headers": headers}
-    lengths = {name: len(column) for name, column in columns.items() if column is not None}
-    if len(set(lengths.values())) > 1:
-        raise ValueError(f"the columns of some records have one length: there are {lengths}")
-    if headers is None and {*map(type, keys), *map(type, values)} <= _KEYS_AND_VALUES and _are_times(timestamps_ms):
+    count = len(keys)
+    if len(values) != count or len(timestamps_ms) != count or (headers is not None and len(headers) != count):
+        raise ValueError(
+            f"the columns of some records have one length: there are {count} keys, {len(values)} values, "
+            f"{len(timestamps_ms)} timestamps_ms and {'no' if headers is None else len(headers)} headers"
+        )
+    if (
+        headers is None
+        and {*map(type, keys), *map(type, values)} <= _KEYS_AND_VALUES
+        and set(map(type, timestamps_ms)) <= _TIMES
+        and (not count or -1 <= min(timestamps_ms) <= max(timestamps_ms) <= TIMESTAMP_MS_MAX)
+    ):
         return None
     each_headers = [()] * len(keys) if headers is None else headers
     checked = list(map(check_record, keys, values, timestamps_ms, each_headers))
     return None if headers is None else checked
 
 
-_KEYS_AND_VALUES = {bytes, type(None)}
-
-
-def _are_times(timestamps_ms: Sequence[int]) -> bool:
-    return set(map(type, timestamps_ms)) <= {int} and (
-        not timestamps_ms or -1 <= min(timestamps_ms) <= max(timestamps_ms) <= TIMESTAMP_MS_MAX
-    )
+_KEYS_AND_VALUES, _TIMES = {bytes, type(None)}, {int}
 
 
 def checked_group_offsets(group: str, offsets: object) -> dict[tuple[str, TopicPartition], int]:

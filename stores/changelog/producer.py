@@ -60,6 +60,8 @@ class AppendRequest:
 
     def all_group_offsets(self) -> GroupOffsets:
         """Return the offsets with the times, which are those of groups of their own."""
+        if not self.group_times_ms:
+            return self.group_offsets
         times_ms = self.group_times_ms.items()
         return {
             **self.group_offsets,
@@ -237,11 +239,12 @@ class BufferedProducer(Producer):
         pending = self._pending.get(partition)
         if pending is None:
             pending = self._begin_partition(partition)
-        flat: Pending = [None] * (FIELDS_PER_RECORD * len(keys))
+        count = len(keys)
+        flat: Pending = [None] * (FIELDS_PER_RECORD * count)
         for field_number, column in enumerate((keys, values, timestamps_ms)):
             flat[field_number::FIELDS_PER_RECORD] = column
         pending += flat
-        self._pending_records += len(keys)
+        self._pending_records += count
         self._pending_bytes += num_bytes
 
     def _buffer(self, partition: TopicPartition, records: list[tuple[bytes | None, bytes | None, int]], at: int) -> int:
@@ -274,12 +277,13 @@ class BufferedProducer(Producer):
         self._check_usable()
         check_name("group", group)
         checked = checked_group_offsets(group, offsets)
-        checked_times_ms = checked_group_offsets(group, times_ms or {})
+        checked_times_ms = checked_group_offsets(group, times_ms) if times_ms else {}
         if self._identity is None:
             self._log.append(AppendRequest(None, None, True, {}, checked, checked_times_ms))
         else:
             self._group_offsets.update(checked)
-            self._group_times_ms.update(checked_times_ms)
+            if checked_times_ms:
+                self._group_times_ms.update(checked_times_ms)
 
     def commit(self) -> Mapping[TopicPartition, int]:
         self._check_usable(commits=True)

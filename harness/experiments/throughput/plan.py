@@ -98,7 +98,7 @@ class ThroughputGrid(Grid):
     def missed(self, figures: Mapping[str, Any]) -> list[str]:
         """Return each ratio that is not reached: of backends, and of batches and single records."""
         missed = [line for claim in self.at_least for line in _missed(claim, figures["throughput"])]
-        return [*missed, *super().missed(figures)]
+        return [*missed, *super().missed(figures)] if self.both_forms else missed
 
 
 @dataclass(frozen=True, slots=True)

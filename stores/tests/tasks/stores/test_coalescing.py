@@ -224,7 +224,7 @@ def test_a_write_that_could_not_be_sent_early_is_never_committed_even_if_the_fun
 
     def process(record: Record, context: TaskContext) -> None:
         with monkeypatch.context() as patch, pytest.raises(ChangelogError):
-            patch.setattr(context._producer, "send_all", refuse)
+            patch.setattr(context._producer, "send_columns", refuse)
             context.store("s").put(b"key", b"value")
 
     def refuse(*_: object) -> None:
