@@ -43,7 +43,8 @@ def checked_partition(partition: object) -> TopicPartition:
 def check_record(key: object, value: object, timestamp_ms: object, headers: Headers) -> Headers:
     """Check a record that is about to be sent; return its headers as a tuple of pairs.
 
-    Raises: TypeError, also for headers that are no pairs of a name (str) and bytes; ValueError.
+    Raises: TypeError, also for headers that are no pairs of a name (str) and bytes; ValueError, also for a name of a
+    header that can't be encoded.
     """
     for what, part in (("key", key), ("value", value)):
         if part is not None and not isinstance(part, bytes):
@@ -63,6 +64,7 @@ def check_record(key: object, value: object, timestamp_ms: object, headers: Head
     for name, content in pairs:
         if not isinstance(name, str) or not isinstance(content, bytes):
             raise TypeError("a header is a pair of a str and bytes")
+        name.encode()
     return pairs
 
 

@@ -136,8 +136,8 @@ def _row(
     headers: Sequence[Headers | None],
 ) -> BatchRow:
     count, time_ms = len(keys), min(times_ms)
-    key_shape, key_lengths = _packed_lengths(keys)
-    value_shape, value_lengths = _packed_lengths(values)
+    key_shape, key_lengths, present_keys = _packed_parts(keys)
+    value_shape, value_lengths, present_values = _packed_parts(values)
     time_shape, times = _packed_differences(times_ms, time_ms)
     offset_shape, gaps = 0, b""
     if offsets is not None:
@@ -148,23 +148,21 @@ def _row(
     content = b"".join(
         chain(
             (shapes.to_bytes(2, "little"), key_lengths, value_lengths, times, gaps),
-            _present(keys),
-            _present(values),
+            present_keys,
+            present_values,
             (_encoded(headers),) if any(headers) else (),
         )
     )
     return sealed(number, count, transaction, time_ms, content)
 
 
-def _present(parts: Sequence[bytes | None]) -> Iterable[bytes]:
-    return filter(None, parts)
-
-
-def _packed_lengths(parts: Sequence[Any]) -> tuple[int, bytes]:
+def _packed_parts(parts: Sequence[Any]) -> tuple[int, bytes, Iterable[bytes]]:
+    """Return the shape of the lengths of keys or values, the lengths, and those that are not null."""
     if None not in parts:
-        return _packed(list(map(len, parts)))
+        return *_packed(list(map(len, parts))), parts
     shape, packed = _packed([0 if part is None else len(part) + 1 for part in parts])
-    return shape | _NULLS, packed
+    # Not those that are true: a subclass of bytes decides itself what is.
+    return shape | _NULLS, packed, [part for part in parts if part is not None]
 
 
 def _packed_differences(numbers: Sequence[int], lowest: int) -> tuple[int, bytes]:

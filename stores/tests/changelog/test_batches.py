@@ -18,6 +18,13 @@ NUMBER = batch_number(2**17 - 1, FIRST)
 """The last partition that a changelog may have, near its last offset."""
 
 
+class Untrue(bytes):
+    """Bytes that are false, as a subclass may be."""
+
+    def __bool__(self) -> bool:
+        return False
+
+
 def text(length: int | None) -> bytes | None:
     return None if length is None else b"x" * length
 
@@ -64,6 +71,7 @@ CASES = {
     "no times": times(-1, -1),
     "times and none": times(2**63 - 1, -1),
     **{f"times {span:,} ms apart": times(7 + span, 7) for span in (255, 256, 65_536, 2**32 - 1, 2**32)},
+    "bytes that are false": records([Untrue(b"k"), b"k"], [Untrue(b"v"), None], [5] * 2, [()] * 2),
     "headers": records([b"k"] * 3, [b"v"] * 3, [5] * 3, [(("h", b"1"),), (("h", b"1"),), ()]),
     "random": random_records(28, 400),
     "as many as a batch may have": random_records(29, RECORDS_MAX),

@@ -157,6 +157,8 @@ def test_wrong_types_and_values_are_refused_and_nothing_of_them_is_sent(log: Cha
         for timestamp_ms in (-2, 2**63):
             with pytest.raises(ValueError):
                 producer.send(A, b"k", b"v", timestamp_ms)
+        with pytest.raises(ValueError):
+            producer.send(A, b"k", b"v", 0, (("\ud800", b""),))
         for offset in (-1, 2**63):
             with pytest.raises(ValueError):
                 producer.send_offsets("g", {A: offset})
