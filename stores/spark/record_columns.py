@@ -30,6 +30,9 @@ UNNAMED = "input"
 _ORIGIN = ("topic", "partition")
 _US = 1000
 """The microseconds of a millisecond."""
+_TIME_MS_MAX = (2**63 - 1) // _US
+"""The last timestamp that Spark can keep, in microseconds of 64 bits."""
+PARTITION_MAX = 2**31 - 1
 
 
 def raw_rows(rows: pyarrow.RecordBatch, key: str) -> pyarrow.RecordBatch:
@@ -119,6 +122,12 @@ Output = tuple[str, bytes | None, bytes | None, int, Headers, int | None]
 """A record that is given out: topic, key, value, timestamp in milliseconds (-1 for none), headers and partition."""
 
 
+def check_time(time_ms: int) -> None:
+    """Check that Spark can keep a timestamp. Raises: ValueError."""
+    if time_ms > _TIME_MS_MAX:
+        raise ValueError(f"timestamp {time_ms} is out of range for Spark: up to {_TIME_MS_MAX} milliseconds since 1970")
+
+
 class Forwarded:
     """The records that a function gives out, in order, until they are taken."""
 
@@ -146,12 +155,15 @@ class Forwarded:
         Raises: TypeError, ValueError; no record is added then.
         """
         import pyarrow as pa
+        import pyarrow.compute as pc
 
         count = len(keys)
         name, data = _data(topic, keys, values)
         times = [own_ms] * count if timestamps_ms is None else _times(timestamps_ms, own_ms)
         given = [[None] * len(column) if is_arrow(column) else column for column in data]
         checked = check_columns(given[0], given[1], [-1] * len(times) if is_arrow(times) else times, headers)
+        if count:
+            check_time(pc.max(times).as_py() if is_arrow(times) else max(times))
         columns = [
             pa.repeat(name, count),
             *(column if is_arrow(column) else pa.array(column, pa.binary()) for column in data),
@@ -196,12 +208,12 @@ def _as_arrow(headers: Iterable[Iterable[tuple[str, bytes]]]) -> pyarrow.Array:
 
 
 def _timestamps(times_ms: pyarrow.Array) -> pyarrow.Array:
-    """Return times, null where one is unknown. Raises: ValueError for one that Spark cannot keep."""
+    """Return times, which Spark can keep, null where one is unknown."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     known = pc.if_else(pc.less(times_ms, 0), None, times_ms) if len(times_ms) else times_ms
-    return pc.multiply_checked(known, _US).cast(pa.timestamp("us", "UTC"))
+    return pc.multiply(known, _US).cast(pa.timestamp("us", "UTC"))
 
 
 def _times(timestamps_ms: Any, own_ms: int) -> Any:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
 from stores.changelog.arguments import check_name, check_record
 from stores.changelog.interface import Headers, Record
+from stores.contract.arguments import check_type
 from stores.errors import ConfigError, StoreError
 from stores.interface import TopicPartition
 from stores.records.handles import StoreHandle
 from stores.spark.context import Context, Timers, set_stream_time, stream_time_ms
-from stores.spark.record_columns import FORWARDED_COLUMNS, UNNAMED, Forwarded, records_of
+from stores.spark.record_columns import FORWARDED_COLUMNS, PARTITION_MAX, UNNAMED, Forwarded, check_time, records_of
 from stores.spark.rows import Rows
 from stores.tasks.context import NO_PARTITION, NO_RECORD, not_processing
 from stores.tasks.identifier import TaskId
@@ -136,18 +137,24 @@ class RecordContext:
         Raises: StoreError outside of the function; ConfigError for a partitioner; TypeError and ValueError for an
         invalid record, and for what a serde of the topic refuses.
         """
-        self._check(partitioner)
+        self._check(partition, partitioner)
         if isinstance(topic, Topic):
             key, value = topic.encoded(key, value)
             topic = topic.name
         check_name("topic's name", topic)
         time_ms = self.record.timestamp_ms if timestamp_ms == -1 else timestamp_ms
-        self._forwarded.add((topic, key, value, time_ms, check_record(key, value, time_ms, headers), partition))
+        pairs = check_record(key, value, time_ms, headers)
+        check_time(time_ms)
+        self._forwarded.add((topic, key, value, time_ms, pairs, partition))
 
-    def _check(self, partitioner: object) -> None:
-        """Check that an output may be given out. Raises: StoreError, ConfigError."""
+    def _check(self, partition: object, partitioner: object) -> None:
+        """Check that an output may be given out. Raises: StoreError, ConfigError, TypeError, ValueError."""
         if not self._active:
             raise not_processing(self.task_id)
+        if partition is not None:
+            check_type(partition, int, "the partition of an output is an int, or None")
+            if not 0 <= partition <= PARTITION_MAX:  # type: ignore[operator]
+                raise ValueError(f"the partition of an output is 0 to {PARTITION_MAX:,}, not {partition}")
         if partitioner is not None:
             raise ConfigError(
                 "a stateful query does not know the number of partitions of a topic: give forward() a partition, or "
@@ -171,7 +178,7 @@ class RecordContext:
 
         Raises: as ``forward``; ValueError for columns of different lengths. No row is given out then.
         """
-        self._check(partitioner)
+        self._check(partition, partitioner)
         own_ms = self.record.timestamp_ms
         self._forwarded.add_columns(topic, keys, values, timestamps_ms, own_ms, headers, partition)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -214,12 +215,30 @@ def test_calls_that_a_query_can_not_carry_out_are_refused(tmp_path: Path, batche
         for wrong in ((5, b"", b""), ("out", "text", b""), ("out", b"", b"", -2), ("", b"", b"")):
             with pytest.raises((TypeError, ValueError)):
                 context.forward(*wrong)
+        context.forward("out", b"k", b"v")
+        for wrong_one, wrong_many in (
+            ({"partition": "1"}, {"partition": "1"}),
+            ({"partition": -1}, {"partition": -1}),
+            ({"partition": 2**31}, {"partition": 2**31}),
+            ({"timestamp_ms": 2**62}, {"timestamps_ms": [2**62]}),
+            ({"timestamp_ms": 2**62}, {"timestamps_ms": pa.array([2**62])}),
+            ({"headers": (("\ud800", b""),)}, {"headers": [(("\ud800", b""),)]}),
+        ):
+            for call in (
+                partial(context.forward, "out", b"", b"", **wrong_one),
+                partial(context.forward_many, "out", [b""], [b""], **wrong_many),
+            ):
+                with pytest.raises((TypeError, ValueError)) as refused:
+                    call()
+                assert not isinstance(refused.value, pa.ArrowException)
         with pytest.raises(ConfigError):
             context.forward("out", b"", b"", partitioner="murmur2")
         with pytest.raises(ConfigError):
             context.forward_many("out", [b""], [b""], partitioner="murmur2")
 
-    run(record_plan(tmp_path, calls, batches=batches), 0, records()[:1])
+    # What is refused takes nothing along that was given out before.
+    [row] = run(record_plan(tmp_path, calls, batches=batches), 0, records()[:1])
+    assert row["key"] == b"k"
     with pytest.raises(StoreError):
         kept[0].forward("out", b"", b"")
     with pytest.raises(StoreError):
