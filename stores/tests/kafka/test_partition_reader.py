@@ -79,7 +79,7 @@ def event(code: int, offset: int = 0) -> Message:
 def read(cluster: Any) -> Any:
     """A changelog with one reader at a time, as far as reading needs one."""
     log = KafkaChangelog.__new__(KafkaChangelog)
-    log.__dict__.update(_cluster=cluster, _lock=Lock(), _readers={}, _whole_topics=set(), _empty={})
+    log.__dict__.update(_cluster=cluster, _lock=Lock(), _readers={}, _whole_topics=set(), _empty={}, _asked_at={})
     return log
 
 
