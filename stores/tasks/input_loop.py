@@ -199,6 +199,7 @@ class InputLoop:
         if rest is not None and next_offset == self._transaction.next_offsets[partition]:
             yield rest
             after = rest.offsets[-1] + 1
+            limit -= len(rest.offsets)
         read = self._reread(partition, after, changelog.read_columns)
         if not changelog.reads_hold_snapshots:
             yield from read

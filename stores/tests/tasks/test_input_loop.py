@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
 from stores.changelog import MemoryChangelog, Record
 from stores.interface import TopicPartition
-from stores.tasks import NO_INTERVAL, TaskContext, input_loop
+from stores.tasks import NO_INTERVAL, Batch, TaskContext, input_loop
 from stores.tests.tasks.setup import (
     INPUT,
     Crash,
+    batch_task,
     count,
     counting_task,
     expected_outputs,
@@ -103,6 +105,61 @@ def test_a_read_ends_when_its_record_fails_even_if_the_error_is_kept(tmp_path: P
             poisoned.clear()
             assert task.run(commit=True) == len(KEYS)
         assert outputs(log) == expected_outputs(KEYS)
+
+
+@pytest.mark.parametrize("poisoned", [None, 17])
+@pytest.mark.parametrize("kind", [Reading, Streaming])
+def test_what_a_slice_of_batches_leaves_of_a_read_is_next_unless_the_task_rolls_back(
+    tmp_path: Path, kind: type[Reading], poisoned: int | None
+) -> None:
+    seen: list[int] = []
+
+    def process_batch(batch: Batch, context: TaskContext) -> None:
+        seen.extend(batch.offsets)
+        if poisoned in batch.offsets and seen.count(17) == 1:
+            raise Crash
+
+    with kind() as log:
+        feed(log, range(250))
+        with batch_task(tmp_path, log, process_batch, stores={}, commit_interval_ms=NO_INTERVAL) as task:
+            for _ in range(3):
+                with suppress(Crash):
+                    assert task.run(7) == 7
+            done = task.input_offsets()[INPUT]
+            while (advanced := task.run(7)) == 7:
+                done += advanced
+            assert done + advanced == 250
+        assert seen == [*(range(21) if poisoned else ()), *range(250)]
+        if poisoned is None:
+            assert log.taken == [*range(250)]
+        assert not log.open_reads
+
+
+@pytest.mark.parametrize(
+    ("kind", "slice_records", "settings", "most"),
+    [
+        (Reading, 250, {}, 300),
+        (Streaming, 250, {}, 300),
+        (Streaming, 1_000, {"batch_max_records": 150}, 200),
+        (Streaming, 1_000, {"batch_max_bytes": 100}, 100),
+    ],
+)
+def test_a_task_of_batches_holds_no_more_than_a_slice_or_a_batch_and_the_end_of_its_last_piece(
+    tmp_path: Path, kind: type[Reading], slice_records: int, settings: dict[str, Any], most: int
+) -> None:
+    """The changelog gives 100 records at a time."""
+    held: list[int] = []
+    with kind() as log:
+        feed(log, range(1_000))
+
+        def process_batch(batch: Batch, context: TaskContext) -> None:
+            held.append(len(log.taken) - batch.offsets[0])
+
+        with batch_task(tmp_path, log, process_batch, stores={}, **settings) as task:
+            while task.run(slice_records):
+                pass
+        assert log.taken == [*range(1_000)]
+        assert max(held) == most
 
 
 class SeenTwice(Reading):
