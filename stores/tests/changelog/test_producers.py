@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from random import Random
 from typing import Any
 
 import pytest
 
 from stores.changelog.interface import Changelog
-from stores.changelog.producer import PENDING_RECORDS_MAX
+from stores.changelog.producer import (
+    PENDING_BYTES_MAX,
+    PENDING_RECORDS_MAX,
+    AppendRequest,
+    BufferedProducer,
+    LogWriter,
+    ProducerIdentity,
+)
 from stores.errors import ChangelogError, ProducerFencedError, StoreClosedError
+from stores.interface import TopicPartition
 from stores.tests.changelog.records import MANY, A, B, await_sent, marks, pairs, send_many
 
 
@@ -204,3 +213,102 @@ def test_records_that_are_made_while_they_are_sent_may_send_as_well(log: Changel
     keys = [record.key for record in log.read(A)]
     assert keys[::2] == [b"inner"] * MANY
     assert keys[1::2] == [b"%d" % number for number in range(MANY)]
+
+
+Sent = list[tuple[bytes | None, bytes | None, int]]
+
+
+def one_by_one(producer: BufferedProducer, partition: TopicPartition, records: Sent) -> None:
+    for record in records:
+        producer.send(partition, *record)
+
+
+def by_columns(producer: BufferedProducer, partition: TopicPartition, records: Sent) -> None:
+    producer.send_columns(partition, *zip(*records, strict=True))
+
+
+WAYS: dict[str, Callable[[BufferedProducer, TopicPartition, Sent], None]] = {
+    "one by one": one_by_one,
+    "a list": BufferedProducer.send_all,
+    "columns": by_columns,
+}
+
+
+class Appends(LogWriter):
+    """A log that keeps the requests of its producer."""
+
+    def __init__(self) -> None:
+        self.requests: list[AppendRequest] = []
+
+    def check_partition(self, partition: TopicPartition) -> None:
+        pass
+
+    def append(self, request: AppendRequest) -> tuple[int | None, dict[TopicPartition, int]]:
+        self.requests.append(request)
+        return 1, {}
+
+    def abort(self, transaction: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize("value_bytes", [0, 1_000, PENDING_BYTES_MAX // 3, PENDING_BYTES_MAX + 1])
+@pytest.mark.parametrize("ways", [*([way] for way in WAYS), [*WAYS]])
+def test_a_producer_holds_back_no_more_records_and_bytes_than_its_bounds_however_they_are_sent(
+    ways: list[str], value_bytes: int
+) -> None:
+    """A record that is larger than the bound is held alone."""
+    random, log, sent = Random(7), Appends(), {A: Sent(), B: Sent()}
+    producer = BufferedProducer(log, ProducerIdentity("p", 1))
+    producer.begin()
+    of_a_part = 7_000 if value_bytes <= 1_000 else 3
+    for number in range(9):
+        partition = random.choice([A, B])
+        part: Sent = [
+            (random.choice([None, b"%d" % each]), random.choice([None, bytes(value_bytes)]), random.choice([-1, each]))
+            for each in range(of_a_part)
+        ]
+        WAYS[ways[number % len(ways)]](producer, partition, part)
+        sent[partition] += part
+        assert producer._pending_records <= PENDING_RECORDS_MAX
+    producer.commit()
+    read = {A: Sent(), B: Sent()}
+    for request in log.requests:
+        held = [(partition, fields[at : at + 4]) for partition, fields in request.records.items()
+                for at in range(0, len(fields), 4)]  # fmt: skip
+        for partition, (key, value, time_ms, headers) in held:
+            assert headers is None
+            read[partition].append((key, value, time_ms))
+        num_bytes = sum(len(key or b"") + len(value or b"") for _, (key, value, *_) in held)
+        assert request.num_bytes == num_bytes
+        assert len(held) <= PENDING_RECORDS_MAX
+        assert num_bytes <= PENDING_BYTES_MAX or len(held) == 1
+    assert read == sent
+
+
+@pytest.mark.parametrize(
+    ("columns", "error"),
+    [
+        (([b"k", "k"], [b"v", b"v"], [1, 1]), TypeError),
+        (([b"k", b"k"], [b"v", 5], [1, 1]), TypeError),
+        (([b"k", b"k"], [b"v", b"v"], [1, 1.0]), TypeError),
+        (([b"k", b"k"], [b"v", b"v"], [1, -2]), ValueError),
+        (([b"k", b"k"], [b"v", b"v"], [2**63, 1]), ValueError),
+        (([b"k"], [b"v", b"v"], [1, 1]), ValueError),
+        (([b"k", b"k"], [b"v"], [1, 1]), ValueError),
+        (([b"k", b"k"], [b"v", b"v"], [1]), ValueError),
+    ],
+)
+def test_columns_with_a_record_that_is_refused_are_not_sent(
+    log: Changelog, columns: Any, error: type[Exception]
+) -> None:
+    with log.producer("p") as producer:
+        producer.begin()
+        producer.send_columns(A, [b"before"], [b"v"], [1])
+        with pytest.raises(error):
+            producer.send_columns(A, *columns)
+        producer.send_columns(A, [None], [None], [-1])
+        producer.commit()
+    assert [(record.key, record.value, record.timestamp_ms) for record in log.read(A)] == [
+        (b"before", b"v", 1),
+        (None, None, -1),
+    ]

@@ -57,7 +57,7 @@ def test_stream_times_are_committed_with_the_offsets_and_aborted_with_them(log: 
         producer.commit()
         assert log.committed("group", [INPUT, A]) == log.committed("group") == ({INPUT: 7, A: 3}, {INPUT: 1_000})
         producer.begin()
-        producer.send_offsets("group", {INPUT: 9, A: 3}, {INPUT: 2_000})
+        producer.send_offsets("group", {INPUT: 9, A: 4}, {INPUT: 2_000, A: 5})
         producer.abort()
         producer.begin()
         producer.send_offsets("group", {INPUT: 8}, {INPUT: 1_500})
@@ -65,7 +65,7 @@ def test_stream_times_are_committed_with_the_offsets_and_aborted_with_them(log: 
             with pytest.raises(error):
                 producer.send_offsets("group", {INPUT: 9}, wrong)  # type: ignore[arg-type]
         producer.commit()
-    assert log.committed("group", [INPUT]) == ({INPUT: 8}, {INPUT: 1_500})
+    assert log.committed("group", [INPUT, A]) == log.committed("group") == ({INPUT: 8, A: 3}, {INPUT: 1_500})
     with log.producer() as plain:
         plain.send_offsets("group", {INPUT: 9}, {INPUT: 3_000})
     assert log.committed("group", [INPUT]) == ({INPUT: 9}, {INPUT: 3_000})
