@@ -73,7 +73,11 @@ def test_a_batch_has_one_input_in_order_and_ends_at_the_first_of_its_bounds(
     assert seen == expected
 
 
-def test_batches_are_as_large_as_they_may_be_whatever_spark_sends_at_a_time(tmp_path: Path) -> None:
+@pytest.mark.parametrize("piece_rows", [10_000, 40])
+def test_batches_are_as_large_as_they_may_be_whatever_spark_sends_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_rows: int
+) -> None:
+    monkeypatch.setattr("stores.spark.batch_wise._PIECE_ROWS", piece_rows)
     sizes: list[int] = []
     parts = [interleaved().drop_columns(["topic", "partition"])] * 7
     rows_of(batch_plan(tmp_path, lambda batch, context: sizes.append(len(batch)), max_records=32), 0, parts)

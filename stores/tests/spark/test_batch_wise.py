@@ -122,16 +122,19 @@ def test_an_exception_names_the_offsets_of_its_batch_and_nothing_of_any_is_commi
     check(counted_rows(batch_plan(tmp_path, counting, max_records=5), 0), 0)
 
 
-def test_a_record_that_a_serde_cannot_read_fails_the_batch_even_if_the_function_catches_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("wrong", [Record(2, b"k", b"no number"), Record(2, b"\xff", INT64.serialize(1))])
+def test_a_record_that_a_serde_cannot_read_fails_the_batch_even_if_the_function_catches_it(
+    tmp_path: Path, wrong: Record
+) -> None:
     def catches(batch: Batch, context: Any) -> None:
-        for read in (lambda: batch.values, batch.table, lambda: list(batch[1:])):
+        for read in (batch.table, lambda: (batch.keys, batch.values), lambda: list(batch[1:])):
             with pytest.raises(DeserializationError, match="offset 2"):
                 read()
 
     query_plan = batch_plan(tmp_path, catches, [Topic("in", key=STR, value=INT64)])
-    wrong = [Record(number, b"k", b"no number" if number == 2 else INT64.serialize(1)) for number in range(4)]
+    some = [wrong if number == 2 else Record(number, b"k", INT64.serialize(1)) for number in range(4)]
     with pytest.raises(DeserializationError, match="offset 2"):
-        rows_of(query_plan, 0, as_rows(wrong, Random(1)))
+        rows_of(query_plan, 0, as_rows(some, Random(1)))
 
 
 def test_a_batch_that_is_in_the_log_is_given_out_again_without_a_call(tmp_path: Path) -> None:
