@@ -11,7 +11,7 @@ from harness.experiments.throughput.batches import batch_ratios
 from harness.experiments.throughput.experiment import run
 from harness.experiments.throughput.measurement import Configuration, PartitionWork, write_pairs
 from harness.experiments.throughput.plan import ThroughputGrid as Grid
-from harness.experiments.throughput.record_parts import PARTS
+from harness.experiments.throughput.record_parts import PARTS, PartClock
 from harness.experiments.throughput.report import WHERE_TIME_GOES
 from harness.report.ratios import ratios
 from harness.workloads.tasks import workload
@@ -31,9 +31,12 @@ def test_a_ratio_is_of_the_cpu_time_of_a_record_in_repeats_with_both_forms() -> 
     rows = [measured("flights", repeat, 100, 1.0) for repeat in range(4)]
     rows += [measured("flights_batches", repeat, 200, 2.0 / (3 + repeat)) for repeat in range(3)]
     rows += [measured("flights", 0, 100, 1.0, size=9), measured("count_batches", 0, 100, 1.0)]
+    # A measurement without a record has no rate, and is in no ratio.
+    rows += [{**measured("flights", 4, 100, 1.0), "records": 0}, measured("flights_batches", 4, 100, 1.0)]
+    rows[0]["others_share"] = rows[5]["steal_share"] = 0.5
     (ratio,) = batch_ratios(rows)
     assert (ratio["subject"], ratio["records_per_commit"], ratio["repeats"]) == ("lmdb", 1_000, 3)
-    assert ratio["cpu_ratio"] == pytest.approx(4.0)
+    assert (ratio["ratio"], ratio["cpu_ratio"], ratio["busy"]) == (pytest.approx(4.0), pytest.approx(4.0), 2)
 
 
 @pytest.mark.parametrize(("times", "met"), [(4.0, True), (2.0, False)])
@@ -55,6 +58,15 @@ def test_a_grid_of_both_forms_measures_each_in_the_same_cells() -> None:
 def test_a_workload_without_a_batch_form_is_refused() -> None:
     with pytest.raises(ConfigError):
         Grid("nexmark_q4", 9, both_forms=True)
+
+
+def test_no_time_of_a_record_is_in_two_parts() -> None:
+    clock = PartClock()
+    clock.process_ns, clock.function_ns, clock.called_ns = 100, 60, {"stores": 30, "outputs": 10}
+    clock.log_commit_ns, clock.store_commit_ns = 7, 3
+    assert dict(zip(PARTS, clock.parts_ns(), strict=True)) == {
+        "function_us": 20, "stores_us": 30, "outputs_us": 10, "task_us": 40, "log_commit_us": 7, "store_commit_us": 3
+    }  # fmt: skip
 
 
 def test_the_parts_of_a_records_time_add_up_to_it(tmp_path: Path) -> None:
