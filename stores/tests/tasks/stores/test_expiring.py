@@ -321,3 +321,19 @@ def test_outside_of_a_task_under_exactly_once_on_expiry_is_refused(tmp_path: Pat
 def test_a_description_that_can_t_report_is_refused(arguments: Mapping[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         TimestampedKeyValue(BYTES, BYTES, **arguments)
+
+
+def test_a_range_that_is_deleted_after_some_of_it_has_expired_is_reported_as_far() -> None:
+    def work(record: Record, context: TaskContext) -> None:
+        store = context.store("s")
+        store.put_all([("a", "", 1), ("b", "", 2), ("c", "", 3), ("d", "", 11)])
+        store.delete_range("a", "b")
+
+    def out(key: str, value: ValueAndTimestamp[str], context: TaskContext) -> None:
+        context.forward("out", key.encode(), b"")
+
+    kind = TimestampedKeyValue(key=STR, value=STR, ttl_ms=10, on_expiry=out)
+    with AppDriver(Processor(["in"], work, {"s": kind}), topics=["out"]) as driver:
+        driver.pipe("in", b"", b"", 0)
+        assert [record.key for record in driver.read("out")] == [b"a"]
+        assert [key for key, _ in driver.store("s").all()] == ["c", "d"]
