@@ -110,6 +110,17 @@ def test_a_read_that_stops_anywhere_is_continued_there_by_the_next_one(taken: in
     assert cluster.made.assigned == [0]
 
 
+def test_a_read_that_stops_keeps_what_came_from_behind_its_end() -> None:
+    cluster = Cluster(2)
+    log = read(cluster)
+    cluster.made.queue = [message(offset) for offset in range(5)]
+    scan = log.read(PARTITION)
+    assert next(scan) == record(0)
+    scan.close()
+    cluster.end = 5
+    assert list(log.read(PARTITION, 1)) == [record(offset) for offset in range(1, 5)]
+
+
 def test_a_read_from_an_earlier_record_than_the_next_one_begins_there() -> None:
     cluster = Cluster(8)
     log = read(cluster)
