@@ -57,7 +57,7 @@ STEP_RECORDS_MIN = 1_000
 RECORDS_PER_APPENDED = 4
 """The number of records that a step reads for each record appended since the last: a pass reads new ones twice."""
 NOTED_KEYS_MAX = 200_000
-"""The most keys of one pass. If there are more, it ends early, and the next pass continues from there."""
+"""The most keys of one pass, more than a batch has. If there are more, the next pass continues from there."""
 _ROWS = 1_000
 """The number of records from which on no more batches are read at once."""
 _BYTES = 1 << 20
