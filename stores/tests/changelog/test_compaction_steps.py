@@ -18,6 +18,7 @@ from stores.changelog.interface import Producer
 from stores.changelog.producer import PENDING_RECORDS_MAX
 from stores.changelog.sqlite_writer import Compaction
 from stores.errors import ChangelogError, ConfigError
+from stores.files.sqlite_library import connect
 from stores.tests.changelog.records import A
 from stores.tests.tasks.setup import LEFT, counting_task, expected_state, feed, state
 
@@ -162,8 +163,11 @@ def test_a_reader_sees_the_records_of_its_start_during_compaction(tmp_path: Path
 
 
 def sizes(log: SqliteChangelog) -> tuple[int, int]:
-    """Return the numbers of batches and of records in the file."""
-    with closing(sqlite3.connect(log.path)) as file:
+    """Return the numbers of batches and of records in the file.
+
+    The log is open, so this takes the same SQLite: another one in this process would drop its locks.
+    """
+    with closing(connect(log.path)) as file:
         [row] = file.execute("select batches, records from sizes").fetchall()
     return row[0], row[1]
 
