@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,13 +30,14 @@ from harness.checkers.evidence import (
 )
 from harness.experiments.crash.operations import STORES, expected, inputs
 from harness.experiments.crash.trial import APPLICATION, INPUT_TOPIC, OUTPUT_TOPIC, CrashTrial, changelog_topic
-from harness.experiments.plain_batches import committed_records
 from harness.faults import NOTHING
 from harness.processes.child import Ending
 from harness.typed_maps import PLAIN, logged_key
 
 Event = dict[str, Any]
 SIGKILLED = -9
+_WIDTHS = (0, 1, 2, 4, 1, 2, 4, 8)
+"""The bytes of a number in a column, by the lower three bits of the column's shape."""
 
 
 class History:
@@ -105,8 +107,32 @@ def read_log(path: Path, records: str = PLAIN) -> Log:
 def _committed(connection: sqlite3.Connection, topic: str, records: str = PLAIN) -> tuple[LogRecord, ...]:
     return tuple(
         LogRecord(offset, logged_key(records, key), value)
-        for offset, key, value in committed_records(connection, topic)
+        for offset, key, value in _committed_records(connection, topic)
     )
+
+
+def _committed_records(connection: sqlite3.Connection, topic: str) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+    """Yield offset, key and value of each committed record of ``topic``, in order, by the layout in docs/format.md."""
+    for first, count, content in connection.execute(
+        "select base_offset, count, content from batches where topic = ? and state = 'COMMITTED' order by batch_id",
+        (topic,),
+    ):
+        shapes, at, columns = int.from_bytes(content[4:6], "little"), 6, []
+        for shape in (shapes & 15, shapes >> 4 & 15, shapes >> 8 & 15, shapes >> 12):
+            width, has_each = _WIDTHS[shape & 7], shape & 7 > 3
+            end = at + width * (count if has_each else 1)
+            packed = [int.from_bytes(content[place : place + width], "little") for place in range(at, end, width or 1)]
+            numbers = packed if has_each else (packed or [0]) * count
+            columns.append([number - 1 for number in numbers] if shape & 8 else numbers)
+            at = end
+        key_lengths, value_lengths, _, gaps = columns
+        offsets = [first + gap for gap in gaps] if shapes >> 12 else range(first, first + count)
+        ends = accumulate([max(length, 0) for length in (*key_lengths, *value_lengths)], initial=at)
+        parts = [
+            content[begin:end] if length >= 0 else None
+            for (begin, end), length in zip(pairwise(ends), (*key_lengths, *value_lengths), strict=True)
+        ]
+        yield from zip(offsets, parts[:count], parts[count:], strict=True)
 
 
 @dataclass(frozen=True, slots=True)
