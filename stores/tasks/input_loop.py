@@ -79,10 +79,10 @@ class InputLoop:
         self._rests: dict[TopicPartition, tuple[int, RecordColumns]] = {}
         """The same for columns, with the offset that was to be processed next."""
 
-    def run(self, max_records: int | None, wait_ns: int, timeout_s: float, *, commit: bool, arrived: bool) -> int:
+    def run(self, max_records: int | None, wait_ns: int, timeout_s: float, *, commit: bool, only_arrived: bool) -> int:
         """Process up to ``max_records`` records, and ``commit`` if asked to; return by how many the task has advanced.
 
-        With ``arrived`` the first look for input is as those while it waits: ``Changelog.has_arrived``.
+        With ``only_arrived`` the first look for input is as those while it waits: ``Changelog.has_arrived``.
 
         After a timeout of the changelog it continues from the last commit, for up to ``timeout_s`` without progress.
         """
@@ -94,7 +94,7 @@ class InputLoop:
                 transaction.resume()
                 if began < 0:
                     began = transaction.done
-                self._process_input(sys.maxsize if max_records is None else began + max_records, wait_ns, arrived)
+                self._process_input(sys.maxsize if max_records is None else began + max_records, wait_ns, only_arrived)
                 end = transaction.done
                 if commit:
                     self._commit()
@@ -104,13 +104,13 @@ class InputLoop:
             except ChangelogTimeoutError as error:
                 timeout.failed(error, transaction.done)
 
-    def _process_input(self, done_at_most: int, wait_ns: int, arrived: bool) -> None:
+    def _process_input(self, done_at_most: int, wait_ns: int, only_arrived: bool) -> None:
         """Process input until ``done_at_most`` records are done, or there was no input for ``wait_ns``."""
         transaction, timing = self._transaction, self._transaction.timing
         ends_ns = -1
         while True:
-            got_on = (not arrived or self._has_arrived()) and self._go_over_inputs(done_at_most)
-            arrived |= not got_on  # While it waits it does not ask the log at each look.
+            got_on = (not only_arrived or self._has_arrived()) and self._go_over_inputs(done_at_most)
+            only_arrived |= not got_on  # While it waits it does not ask the log at each look.
             now_ns = timing.now_ns()
             if now_ns >= timing.due_ns:
                 self._keep_time()
@@ -126,8 +126,6 @@ class InputLoop:
     def _has_arrived(self) -> bool:
         """Return False if no input has a record, as far as that is known without asking the changelog."""
         transaction = self._transaction
-        if self._rests or self._heads:
-            return True
         has_arrived, next_offsets = transaction.changelog.has_arrived, transaction.next_offsets
         return any(has_arrived(partition, next_offsets[partition]) for partition in transaction.inputs)
 

@@ -395,7 +395,7 @@ class StreamTask(ReadableTask):
             first += count
 
     def run(
-        self, max_records: int | None = None, *, commit: bool = False, wait_s: float = 0.0, arrived: bool = False
+        self, max_records: int | None = None, *, commit: bool = False, wait_s: float = 0.0, only_arrived: bool = False
     ) -> int:
         """Process up to ``max_records`` records of the input topics, from ``input_offsets`` on.
 
@@ -404,12 +404,12 @@ class StreamTask(ReadableTask):
         does not answer in time, it continues from the last commit by itself, until it has made no progress for
         ``task_timeout_s``.
 
-        With ``arrived`` it asks Kafka only each second for the end of an input of which nothing has arrived. A record
-        that was committed a moment ago may come with a later call then.
+        With ``only_arrived`` it takes what has arrived in this process: a record that was committed a moment ago may
+        come with a later call. Kafka is then asked for the end of an idle input each second, and not at each call.
+
         Raises: as ``process``; ChangelogTimeoutError after ``task_timeout_s``; OffsetOutOfRangeError if the input no
         longer has the next record of the task, unless ``auto_offset_reset``; TypeError, ValueError for a bad number of
-        records or seconds.
-        Source: KIP-572.
+        records or seconds. Source: KIP-572.
         """
         if max_records is not None and not (type(max_records) is int and max_records >= 0):
             raise ValueError(f"max_records is 0 or more, or None, not {max_records!r}")
@@ -417,7 +417,11 @@ class StreamTask(ReadableTask):
         if self._context._active:
             raise still_processing(self.task_id, "run")
         return self._input_loop.run(
-            max_records, int(wait_s * 1_000_000_000), self._settings.task_timeout_s, commit=commit, arrived=arrived
+            max_records,
+            int(wait_s * 1_000_000_000),
+            self._settings.task_timeout_s,
+            commit=commit,
+            only_arrived=only_arrived,
         )
 
     def input_offsets(self) -> dict[TopicPartition, int]:

@@ -114,7 +114,7 @@ class RunningTask:
 
     def _run(self) -> int:
         began = time.monotonic()
-        num_records = self.task.run(self._slice, arrived=True)
+        num_records = self.task.run(self._slice, only_arrived=True)
         took_s = time.monotonic() - began
         if took_s > 2 * SLICE_S:
             self._slice = max(1, int(num_records * SLICE_S / took_s))

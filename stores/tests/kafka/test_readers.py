@@ -196,18 +196,18 @@ def test_an_idle_task_does_not_ask_for_the_end_of_its_input_at_each_turn(
             assert task.run(commit=True) == 5
             monkeypatch.setattr(Cluster, "bounds", noted)
             for _ in range(50):
-                task.run(10, arrived=True)
-            task.run(wait_s=0.3, arrived=True)
+                task.run(10, only_arrived=True)
+            task.run(wait_s=0.3, only_arrived=True)
             assert asked == []
             feed(log, range(5, 8))
             deadline = time.monotonic() + 600
-            while task.run(10, commit=True, arrived=True) == 0:
+            while task.run(10, commit=True, only_arrived=True) == 0:
                 assert time.monotonic() < deadline
             while task.input_offsets() != {INPUT: 8}:
-                task.run(10, commit=True, arrived=True)
+                task.run(10, commit=True, only_arrived=True)
                 assert time.monotonic() < deadline
             assert state(task, "left") == expected_state(range(8))
             monkeypatch.setattr(changelog, "ASK_S", 0.0)
             asked.clear()
-            task.run(10, arrived=True)
+            task.run(10, only_arrived=True)
             assert asked == [INPUT]

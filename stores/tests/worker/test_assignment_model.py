@@ -91,7 +91,7 @@ class Stage:
             self.began(partition)
             self._during("open", task_id)
 
-        def run(records_max: int, *, arrived: bool) -> int:
+        def run(records_max: int, *, only_arrived: bool) -> int:
             assert self.open.get(task_id) is me
             self._during("run", task_id)
             self.commits(partition)

@@ -42,7 +42,7 @@ class ScriptedTask:
     def open(self) -> None:
         self._next("open")
 
-    def run(self, max_records: int, *, arrived: bool) -> int:
+    def run(self, max_records: int, *, only_arrived: bool) -> int:
         self.slice = max_records
         self.slices.append(max_records)
         answer = self._next("run")
