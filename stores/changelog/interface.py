@@ -75,7 +75,7 @@ class RecordColumns(NamedTuple):
     def records(self) -> Iterator[Record]:
         """Return the records one by one."""
         *columns, headers = self
-        return map(_new_record, zip(*columns, headers or repeat(()), strict=False))
+        return map(new_record, zip(*columns, headers or repeat(()), strict=False))
 
 
 def joined(parts: Sequence[RecordColumns]) -> RecordColumns:
@@ -94,7 +94,8 @@ def joined(parts: Sequence[RecordColumns]) -> RecordColumns:
     )
 
 
-_new_record: Callable[[Any], Record] = partial(tuple.__new__, Record)
+new_record: Callable[[Any], Record[Any, Any]] = partial(tuple.__new__, Record)
+"""Returns the record of its parts, which an iterable has in their order. It is faster than ``Record`` itself."""
 _RECORDS_AT_ONCE = 100
 """Few enough that the largest ones of Kafka, of a megabyte each by default, have room in memory."""
 

@@ -46,6 +46,4 @@ class BatchWise(RecordWise):
                 first += count
 
     def call(self, argument: Any, topic: Topic[Any, Any] | None, context: RecordContext) -> None:
-        read_whole(
-            self.function, argument if topic is None else Batch(argument.partition, argument._raw, topic), context
-        )
+        read_whole(self.function, argument if topic is None else argument.read_by(topic), context)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, overload
 
-from stores.changelog.interface import Headers, Record
-from stores.tasks.column_records import COLUMNS, KeptInColumns, new_record
+from stores.changelog.interface import Headers, Record, new_record
+from stores.tasks.column_records import COLUMNS, KeptInColumns
 
 if TYPE_CHECKING:
     import pyarrow

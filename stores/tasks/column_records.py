@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Any, overload
 
-from stores.changelog.interface import Record, RecordColumns
+from stores.changelog.interface import Record, RecordColumns, new_record
 
-COLUMNS = ("offset", "key", "value", "timestamp_ms", "headers")
+COLUMNS = Record._fields
 """The columns, which have no nulls but keys and values: the parts of a ``Record``, in their order."""
-
-new_record: Callable[[Any], Record[Any, Any]] = partial(tuple.__new__, Record)
-"""Makes a record of its parts, faster than its own constructor."""
 
 
 class KeptInColumns(Sequence[Record]):
@@ -69,11 +65,16 @@ class ColumnRecords(KeptInColumns):
 
     @property
     def num_bytes(self) -> int:
-        return sum(sum(map(len, filter(None, part))) for part in (self._columns.keys, self._columns.values))
+        return bytes_of(self._columns.keys, self._columns.values)
 
     @property
     def highest_ms(self) -> int:
         return max(self._columns.timestamps_ms)
+
+
+def bytes_of(*columns: Sequence[bytes | None]) -> int:
+    """Return the bytes of all elements of columns."""
+    return sum(sum(map(len, filter(None, column))) for column in columns)
 
 
 def column_of(records: Sequence[Record], name: str) -> list[Any]:

@@ -284,7 +284,7 @@ class BatchedFunction:
         batch = record.value if isinstance(record.value, Batch) else Batch(context.partition, [record])
         topic = self._topics.get(context.partition)
         if topic is not None:
-            batch = Batch(batch.partition, batch._raw, topic)
+            batch = batch.read_by(topic)
             if self._on_error is not OnError.RAISE:
                 batch = self._readable(batch, topic, context)
                 if not batch:

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Generic, Self, overload
 
-from stores.changelog.interface import Headers, K_co, Record, V_co
+from stores.changelog.interface import Headers, K_co, Record, V_co, new_record
 from stores.errors import ConfigError, DeserializationError, StoreError
 from stores.extras import advice
 from stores.interface import TopicPartition
 from stores.records.arrow_serdes import deserialized
 from stores.records.serdes import BYTES, Serde
 from stores.tasks.arrow_records import ArrowRecords, header_type
-from stores.tasks.column_records import COLUMNS, KeptInColumns, column_of, new_record
+from stores.tasks.column_records import COLUMNS, KeptInColumns, bytes_of, column_of
 from stores.topic import Topic
 
 if TYPE_CHECKING:
@@ -48,6 +48,10 @@ class Batch(Sequence[Record[K_co, V_co]], Generic[K_co, V_co]):
             self._records = records
         self._errors: list[DeserializationError] = []
         """The errors of records that could not be read, also by the slices of this batch, which share the list."""
+
+    def read_by(self, topic: Topic[Any, Any]) -> Batch[Any, Any]:
+        """Return the same records, with keys and values as the serdes of ``topic`` read them."""
+        return Batch(self.partition, self._raw, topic)
 
     def __repr__(self) -> str:
         return (
@@ -189,7 +193,7 @@ def num_bytes(records: Sequence[Record]) -> int:
     """Return the bytes of the keys and values of records as they are in their topic."""
     if isinstance(records, KeptInColumns):
         return records.num_bytes
-    return sum(sum(map(len, filter(None, column_of(records, name)))) for name in ("key", "value"))
+    return bytes_of(column_of(records, "key"), column_of(records, "value"))
 
 
 def within_bytes(records: Sequence[Record], count: int, max_bytes: int) -> int:

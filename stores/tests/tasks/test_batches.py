@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 from stores.changelog import Changelog, MemoryChangelog, Record
+from stores.changelog.interface import new_record
 from stores.config import StoreConfig
 from stores.errors import ChangelogError, ConfigError, StoreError
 from stores.interface import TopicPartition
 from stores.records import INT64, JSON, STR
 from stores.tasks import Batch, MemoryBudget, PunctuationType, TaskContext, Topic
-from stores.tasks.column_records import new_record
 from stores.tasks.context import BatchFunction
 from stores.tests.tasks.hand_clock import HandClock
 from stores.tests.tasks.setup import (
