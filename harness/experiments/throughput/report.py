@@ -227,13 +227,8 @@ NEXMARK = Listing(
 WHERE_TIME_GOES = Listing(
     "Where the time of a record goes, workload `{replace(workload, '_batches', '')}`, level {durability}, "
     "{exact(records_per_commit)} records per commit",
-    """throughput_figure join (
-            select replace(workload, '_batches', '') as work, durability, partitions, records_per_commit, backend
-            from throughput_figure where function_us is not null
-            group by 1, 2, 3, 4, 5 having count(distinct workload) = 2
-        ) as both using (durability, partitions, records_per_commit, backend)
-        where replace(workload, '_batches', '') = both.work
-        order by level_place(durability), both.work, records_per_commit, backend, workload""",
+    """throughput_figure where function_us is not null and durability = 'CHANGELOG' and workload not like 'nexmark%'
+        order by replace(workload, '_batches', ''), records_per_commit, backend, workload""",
     (
         Column("backend"),
         Column("form", "iif(substr(workload, -8) = '_batches', 'batches', 'records')"),
