@@ -116,13 +116,12 @@ def frontier_svg(landscape: Landscape) -> str:
         f"Level {landscape.level}: records per second against the time until {landscape.opened}. "
         f"On the frontier: {best}."
     )
-    boxes = [(x - 8, y, x + 8) for x, y in (frame.place(point) for point in landscape.points)]
     return (
         f'<svg viewBox="0 0 {WIDTH} {_HEIGHT}" role="img" tabindex="0" data-kind="frontier" '
         f'aria-label="{escape(words)}" data-h="{escape("|".join(HEAD))}">'
         f"{_axes(landscape, frame)}{_line(landscape, frame)}"
         f"{''.join(_drawn(landscape, point, frame) for point in landscape.points)}"
-        f"{''.join(_name(point, *frame.place(point), boxes) for point in landscape.points)}</svg>"
+        f"{_names(landscape.points, frame)}</svg>"
     )
 
 
@@ -225,13 +224,26 @@ def _three(value: Value | None) -> list[str]:
     return ["-" if number is None else f"{number:.4g}" for number in numbers]
 
 
+def _names(points: Sequence[Point], frame: _Frame) -> str:
+    """Return the names of points. Those without room come first at the next try, until all have some or tries end."""
+    names: dict[str, str] = {}
+    order = list(points)
+    for _ in points:
+        boxes = [(x - 8, y, x + 8) for x, y in (frame.place(point) for point in points)]
+        names = {point.backend: _name(point, *frame.place(point), boxes) for point in order}
+        if all(names.values()):
+            break
+        order.sort(key=lambda point: names[point.backend] != "")
+    return "".join(names.values())
+
+
 def _name(point: Point, x: float, y: float, boxes: list[tuple[float, float, float]]) -> str:
     """Return the name beside a point, where it covers none of the ``boxes`` of names and points; "" without room."""
     width = _CHARACTER * len(point.backend)
     middle = min(max(x - width / 2, _LEFT), WIDTH - width)
     sides = [(x + 11, y + 4), (x - 11 - width, y + 4), (middle, y - 12), (middle, y + 20)]
     corners = [(start, base) for start in (x + 9, x - 9 - width) for base in (y - 8, y + 16)]
-    for start, base in (*sides, *corners):
+    for start, base in (*sides, *corners, (middle, y - 20), (middle, y + 28)):
         covers = any(
             abs(base - 4 - line) <= 11 and start <= end and begin <= start + width for begin, line, end in boxes
         )
