@@ -330,9 +330,12 @@ def _counts(mark: Mark | None) -> str:
 
 def _across(scale: AxisScale, y: float, bottom: float) -> str:
     grid = "".join(f"M{scale.at(tick):.0f} {y + 4:g}V{bottom:g}" for tick in scale.ticks())
-    labels = "".join(
-        f'<text class="s c" x="{scale.at(tick):.0f}" y="{y:g}">{tick_text(tick)}</text>' for tick in scale.ticks()
-    )
+    labels, taken_to = "", float("-inf")
+    for tick in scale.ticks():
+        x, half = scale.at(tick), len(tick_text(tick)) * _CHARACTER / 2
+        if x - half > taken_to:
+            labels += f'<text class="s c" x="{x:.0f}" y="{y:g}">{tick_text(tick)}</text>'
+            taken_to = x + half + _CHARACTER
     return f'<path class="g" d="{grid}"/>{labels}'
 
 

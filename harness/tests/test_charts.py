@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -125,6 +125,18 @@ def test_what_was_not_measured_in_a_panel_has_a_row_that_says_so() -> None:
     }  # fmt: skip
     svg = {title: panel_svg(chart_of([]), panel) for title, panel in drawn.items()}
     assert [title for title, each in svg.items() if "not measured" in each] == ["one"]
+
+
+def test_no_two_numbers_of_an_axis_cover_each_other_also_beside_long_names() -> None:
+    for value in (1.9, 554_000.0, 231_000.0):
+        panel = Panel("title", [Mark("lmdb-indexed-batch, without checksums", value)])
+        svg = panel_svg(chart_of([panel]), panel)
+        numbers = [
+            (int(x), len(words)) for x, words in re.findall(r'<text class="s c" x="(\d+)" y="[\d.]+">([^<]+)<', svg)
+        ]
+        assert len(numbers) >= 2
+        for (x, length), (next_x, next_length) in pairwise(numbers):
+            assert x + 3.1 * length < next_x - 3.1 * next_length
 
 
 def test_a_file_is_xml_without_anything_that_it_would_fetch(tmp_path: Path) -> None:
