@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
-from typing import Any
 
 from harness.answer.browser_page import browser_page
 from harness.answer.history import HISTORY_FILE, history_text, read_history, with_run
@@ -172,7 +171,7 @@ def _computed(run: FinishedRun) -> tuple[dict[str, list[Figure]], list[Page]]:
         raise ConfigError(
             f"the rows are of another version of the harness, which can report the run: {'; '.join(missing)}"
         )
-    figures = all_figures(run.rows)
+    figures = {kind: list(map(_rounded, of_kind)) for kind, of_kind in all_figures(run.rows).items()}
     return figures, all_pages(figures, run.rows, run.facts)
 
 
@@ -193,17 +192,19 @@ def with_table(readme: str, table: str) -> str:
     return between.sub(lambda _: f"{TABLE_BEGIN}\n{table}{TABLE_END}", readme, count=1)
 
 
+def _rounded(figure: Figure) -> Figure:
+    """Return a figure with the six digits that are published, so that pages round what everybody else rounds."""
+    return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in figure.items()}
+
+
 def _lines(figures: Mapping[str, Sequence[Figure]]) -> str:
-    lines = (json.dumps(_rounded(figure), sort_keys=True) for kind in figures for figure in figures[kind])
+    lines = (json.dumps(_as_json(figure), sort_keys=True) for kind in figures for figure in figures[kind])
     return "".join(f"{line}\n" for line in sorted(lines))
 
 
-def _rounded(figure: Figure) -> dict[str, Any]:
-    # More digits than were measured only make the lines longer. JSON has no infinity and no NaN.
-    return {
-        name: (float(f"{value:.6g}") if isfinite(value) else None) if isinstance(value, float) else value
-        for name, value in figure.items()
-    }
+def _as_json(figure: Figure) -> Figure:
+    # JSON has no infinity and no NaN.
+    return {name: None if isinstance(value, float) and not isfinite(value) else value for name, value in figure.items()}
 
 
 def _write(path: Path, content: str) -> None:

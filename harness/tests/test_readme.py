@@ -11,15 +11,26 @@ import sys
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
 from pyspark.find_spark_home import _find_spark_home
 
+from harness.answer import write
 from harness.answer.results import all_figures, all_pages, summary_table
-from harness.answer.write import ENVIRONMENT_FILE, FIGURES_FILE, RESULTS, with_table
+from harness.answer.write import (
+    ENVIRONMENT_FILE,
+    FIGURES_FILE,
+    RESULTS,
+    TABLE_BEGIN,
+    TABLE_END,
+    with_table,
+    write_report,
+)
 from harness.experiments.registry import experiments
 from harness.processes.spark_cluster import SparkCluster
+from harness.tests.made_up_rows import SPEEDS, made_up_rows, run_of
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*s/README.md")])
@@ -236,15 +247,37 @@ def test_the_tables_of_results_list_each_file_that_is_there_and_no_other_one() -
     assert {name for name in there | missing if name.endswith(".md")} - {"report.md", "machine.md"} == pages
 
 
-def test_the_table_of_readme_is_that_of_the_published_figures() -> None:
+def table_of(results: Path) -> str:
+    """The table of README, from the figures that are published in ``results``."""
     figures: defaultdict[str, list[Any]] = defaultdict(list)
-    for line in (RESULTS / FIGURES_FILE).read_text(encoding="utf-8").splitlines():
+    for line in (results / FIGURES_FILE).read_text(encoding="utf-8").splitlines():
         figure = json.loads(line)
         figures[figure["kind"]].append(figure)
-    backends = json.loads((RESULTS / ENVIRONMENT_FILE).read_text(encoding="utf-8"))["backends"]
-    table = summary_table(figures, backends, intervals=False).markdown()
+    backends = json.loads((results / ENVIRONMENT_FILE).read_text(encoding="utf-8"))["backends"]
+    return summary_table(figures, backends, intervals=False).markdown()
+
+
+def test_the_table_of_readme_is_that_of_the_published_figures() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert with_table(readme, table) == readme
+    assert with_table(readme, table_of(RESULTS)) == readme
+
+
+def test_a_number_is_rounded_once_for_readme_and_for_the_published_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 117,499.7 the figures have 117,500, of which the next digit would be rounded up."""
+    of_speed_1 = median(
+        row["records_per_s"]
+        for row in made_up_rows()["throughput"]
+        if (row["backend"], row["durability"], row["records_per_commit"]) == ("rocksdb-direct", "CHANGELOG", 1_000)
+    )
+    monkeypatch.setitem(SPEEDS, "lmdb-indexed-batch", 117_499.7 / of_speed_1)
+    monkeypatch.setattr(write, "draw", lambda *given: [])
+    readme = tmp_path / "README.md"
+    readme.write_text(f"{TABLE_BEGIN}\n{TABLE_END}\n")
+    write_report(run_of(tmp_path), tmp_path / "results", readme)
+    assert "| 118,000 |" in readme.read_text()
+    assert with_table(readme.read_text(), table_of(tmp_path / "results")) == readme.read_text()
 
 
 def test_the_page_about_the_architecture_names_every_part() -> None:
