@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from stores import relocate
 from stores.extras import check_extra
 from stores.shell.command import add_commands, check_command, run_guarded
+from stores.shell.snapshot_files import add_snapshot_commands
 from stores.version import __version__
 
 Command = Callable[[Sequence[str]], int]
@@ -35,6 +36,7 @@ def _run(arguments: Sequence[str]) -> int:
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     add_commands(commands)
+    add_snapshot_commands(commands)
     for name, (_, text) in _OWN_PARSERS.items():
         commands.add_parser(name, help=text, add_help=False)
     check_command(parser, commands.choices, arguments)

@@ -9,9 +9,10 @@ from functools import partial
 from os import PathLike
 from typing import Any, ClassVar, Self
 
-from stores.contract.arguments import check_number, check_type
+from stores.contract.arguments import check_number, check_seconds, check_type
 from stores.errors import ConfigError
 from stores.interface import Durability, IsolationLevel, KeyValueStore, ProcessingGuarantee
+from stores.memory_limit import LEAST_BYTES, PROPERTY, MemoryParts, parts_of
 from stores.records.record_kind import RecordKind
 from stores.registry import backend_named, check_options, checked_durability, member, open_store
 from stores.settings import (
@@ -35,6 +36,10 @@ RESTORE_MAX_BYTES = 33_554_432
 """Default of ``restore.max.bytes``: twice the changelog that fills one of RocksDB's write buffers, at the most."""
 STAGING_BUFFER_OPTION = "staging_buffer_bytes"
 """The option of a strategy that keeps staged writes in memory up to a size, and the others on disk."""
+SHARED_MEMORY_OPTION = "shared_memory_bytes"
+"""The option of an engine whose stores share memory: they share it with all stores that have the same number."""
+INDEXES_OPTION = "cache_index_and_filter_blocks"
+"""The option of an engine that keeps indexes in memory: True counts them in its cache."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,19 @@ class StoreConfig:
     exceed the limit. Only a single input record that writes more is replayed whole. It applies to stores that keep
     their offsets; any other store is restored whole after a kill.
     """
+    memory_max_bytes: int | None = None
+    """The limit on the memory of the process, in bytes; None for no such limit. All stores of a process have the same.
+
+    The caches and write buffers of engines, staged writes, and the records of a restore have parts of it
+    (``stores.memory_limit``). Options that are given, and a lower ``uncommitted_max_bytes``, are used in place of
+    these parts. It is at least 96 MiB.
+    """
+    max_age_s: float | None = None
+    """In a task, or as a global store: the age in seconds from which on its files are not trusted; None for any.
+
+    A store whose files were last changed longer ago is wiped when it is opened, and restored whole: its changelog may
+    have dropped tombstones that it lacks. Source: KIP-1259, ``state.cleanup.dir.max.age.ms``.
+    """
     changelog_coalescing: bool = True
     """True if all updates of a key within one commit become one changelog record, with the timestamp of the last."""
     processing_guarantee: ProcessingGuarantee | None = None
@@ -88,6 +106,10 @@ class StoreConfig:
             )
         check_limit("uncommitted_max_bytes", self.uncommitted_max_bytes)
         check_limit("restore_max_bytes", self.restore_max_bytes)
+        if self.memory_max_bytes is not None:
+            parts_of(self.memory_max_bytes)
+        if self.max_age_s is not None:
+            check_seconds("max_age_s", self.max_age_s)
         check_type(self.changelog_coalescing, bool, "changelog_coalescing is a bool")
         check_options(backend, self.options)
         check_type(self.records, RecordKind | None, "records is a kind of stores.records, such as KeyValue(), or None")
@@ -151,6 +173,18 @@ class StoreConfig:
         exactly_once = self.processing_guarantee == ProcessingGuarantee.EXACTLY_ONCE
         return IsolationLevel.READ_COMMITTED if exactly_once else IsolationLevel.READ_UNCOMMITTED
 
+    @property
+    def memory(self) -> MemoryParts | None:
+        """The parts of ``memory_max_bytes``; None without a limit."""
+        return None if self.memory_max_bytes is None else parts_of(self.memory_max_bytes)
+
+    @property
+    def staged_max_bytes(self) -> int:
+        """The limit on staged writes: ``uncommitted_max_bytes``, or their part of ``memory_max_bytes`` if less."""
+        if self.memory is None or 0 <= self.uncommitted_max_bytes <= self.memory.staged_bytes:
+            return self.uncommitted_max_bytes
+        return self.memory.staged_bytes
+
     def open(self, path: str | PathLike[str], *, name: str = "store") -> KeyValueStore:
         """Open the store at ``path`` as configured. Raises: as ``open_store``."""
         return open_store(
@@ -158,26 +192,38 @@ class StoreConfig:
             path,
             name=name,
             durability=self.durability,
-            options=self._limited_options(),
+            options=self.limited_options(),
             isolation_level=self.readers_level,
         )
 
-    def _limited_options(self) -> Mapping[str, object]:
+    def limited_options(self) -> Mapping[str, object]:
         """Return the options. If the size from which a strategy spills is not given, it is at most the limit.
 
-        A strategy whose default size is that of the limit uses the limit itself.
+        A strategy whose default size is that of the limit uses the limit itself. An engine whose stores share memory
+        gets the engines' part of the memory of the process.
         """
-        spill_above = backend_named(self.backend).options.get(STAGING_BUFFER_OPTION)
-        if not isinstance(spill_above, int):
-            return self.options
-        limit = sys.maxsize if self.uncommitted_max_bytes == -1 else self.uncommitted_max_bytes
-        spill_above = limit if spill_above == UNCOMMITTED_MAX_BYTES else min(spill_above, limit)
-        return {STAGING_BUFFER_OPTION: spill_above, **self.options}
+        known = backend_named(self.backend).options
+        limited: dict[str, object] = {}
+        if self.memory is not None:
+            of_memory = {SHARED_MEMORY_OPTION: self.memory.engine_bytes, INDEXES_OPTION: True}
+            limited = {name: value for name, value in of_memory.items() if name in known}
+        spill_above = known.get(STAGING_BUFFER_OPTION)
+        if isinstance(spill_above, int):
+            limit = sys.maxsize if self.staged_max_bytes == -1 else self.staged_max_bytes
+            limited[STAGING_BUFFER_OPTION] = limit if spill_above == UNCOMMITTED_MAX_BYTES else min(spill_above, limit)
+        return {**limited, **self.options}
 
 
 def check_limit(name: str, limit: object) -> None:
     """Check a number of bytes, -1 for no limit. Raises: TypeError, ConfigError."""
     check_number(name, limit, "-1 (no limit) or more", -1)
+
+
+def _age(text: str) -> float | None:
+    milliseconds = int(text)
+    if milliseconds < -1:
+        raise ValueError(text)
+    return None if milliseconds == -1 else milliseconds / 1_000
 
 
 def _upgrade_mode(text: str) -> UpgradeMode | None:
@@ -212,6 +258,24 @@ STORE_PROPERTIES: Known = {
         "the most changelog that is replayed into a store after a kill",
         "none: Kafka Streams flushes by the size of RocksDB's write buffers",
         "bytes",
+    ),
+    PROPERTY: Property(
+        "memory_max_bytes",
+        int,
+        f"a whole number from {LEAST_BYTES:,}",
+        "the memory of the process, in parts: caches and write buffers, uncommitted writes, restores, the client",
+        "none: `RocksDBConfigSetter` with a shared cache, and the sum of several properties",
+        "bytes",
+        "of a worker half of its container, or an eighth of the machine, up to 1 GiB; of a task none",
+    ),
+    "state.cleanup.dir.max.age.ms": Property(
+        "max_age_s",
+        _age,
+        "a whole number from 0, or -1 for none",
+        "the age of a store's files from which on it is wiped when it is opened, and restored whole",
+        "the same name (KIP-1259), for whole folders at the start",
+        "ms",
+        "-1",
     ),
     "changelog.coalescing": Property(
         "changelog_coalescing",

@@ -52,9 +52,9 @@ class Failpoint:
     """In RECOVERY and RESTORE: whether a process killed here leaves the same work to the next one."""
     always: bool = False
     """In RECOVERY: whether every opening reaches it, whether or not there is something to recover."""
-    nothing_before: bool = False
-    """In RECOVERY: whether, at CHANGELOG, a write before the killed commit keeps the next process from reaching it. A
-    typed store makes one when it is created."""
+    settled_before: bool = False
+    """In RECOVERY: whether writes before the killed commit must be persistent, or the next process does not reach it. A
+    new store notes what it is: a trial closes and opens it first."""
     options: Mapping[str, str | int | bool] = field(default_factory=dict)
     """Options of the backend without which ordinary work does not reach it."""
     transaction_bytes: int = 0
@@ -73,7 +73,7 @@ def declare(
     after: str | Mapping[str, str] = "",
     twice: bool = False,
     always: bool = False,
-    nothing_before: bool = False,
+    settled_before: bool = False,
     options: Mapping[str, str | int | bool] | None = None,
     transaction_bytes: int = 0,
 ) -> str:
@@ -81,7 +81,7 @@ def declare(
 
     Raises: ValueError if ``name`` is declared otherwise, or ``after`` names a failpoint that is not declared yet.
     """
-    point = Failpoint(name, meaning, part, after, twice, always, nothing_before, dict(options or {}), transaction_bytes)
+    point = Failpoint(name, meaning, part, after, twice, always, settled_before, dict(options or {}), transaction_bytes)
     if _declared.get(name, point) != point:
         raise ValueError(f"failpoint {name!r} is declared twice")
     for earlier in {after} if isinstance(after, str) else set(after.values()):

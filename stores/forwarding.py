@@ -150,6 +150,14 @@ class LoggedStore(ForwardingStore):
             self._target.put_all(writes)
         self._log_all(writes)
 
+    def put_many(self, pairs: Mapping[bytes, bytes | None] | Iterable[tuple[bytes, bytes | None]]) -> None:
+        if not isinstance(pairs, dict):
+            super().put_many(pairs)
+            return
+        with self._staging:
+            self._target.put_many(pairs)
+        self._log_all(pairs.items())
+
     def put_if_absent(self, key: bytes, value: bytes | None) -> bytes | None:
         with self._staging:
             existing = self._target.put_if_absent(key, value)

@@ -171,6 +171,7 @@ class StoreMetrics(CommitMetrics):
     late_total: int = _total("records that were dropped, since they were older than the store's retention", "{record}")
     """Of a window or session store. Source: Kafka, ``dropped-records-total``."""
     skipped_total: int = _total("records of its topic that a global store left out", "{record}")
+    dead_letter_total: int = _total("those of them that this process sent to the dead-letter topic", "{record}")
     uncommitted_bytes: int = _current("keys and values staged in the open transaction", "By")
     uncommitted_memory_bytes: int = _current("what the open transaction takes of memory, with each entry's share", "By")
     num_open_iterators: int = _current("iterators that still pin what they show", "{iterator}")
@@ -193,6 +194,12 @@ class TaskStoreMetrics(StoreMetrics):
     persist_total: int = _total("flushes begun to keep to the bound on what a killed process replays", "{flush}")
     unpersisted_bytes: int = _current("keys and values of changelog that would be replayed after a kill now", "By")
     recovery_seconds_total: float = _seconds_total("time spent opening the store and restoring it")
+    snapshot_total: int = _total("snapshots by files that were put in place", "{snapshot}")
+    snapshot_failed_total: int = _total("snapshots by files that could not be taken", "{snapshot}")
+    snapshot_sent_bytes_total: int = _total("bytes of files that were sent for snapshots", "By")
+    snapshot_sent_objects_total: int = _total("objects that were sent for snapshots, without indexes", "{object}")
+    snapshot_restore_total: int = _total("restores that began from the files of a snapshot", "{restore}")
+    snapshot_offset: int | None = _current("changelog offset of the last snapshot by files", "{offset}", None)
     upgrade_total: int = _total("upgrades whose new store has taken the old one's place", "{upgrade}")
     upgrade_records_total: int = _total("changelog records written into the new store of an upgrade", "{record}")
     upgrade_remaining_offsets: int | None = _current(

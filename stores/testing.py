@@ -37,6 +37,8 @@ from stores.tasks.timing import NO_INTERVAL
 from stores.topic import Topic, topic_name
 from stores.worker.definition import Definition, Processor
 
+__all__ = ["AppDriver"]
+
 K = TypeVar("K")
 V = TypeVar("V")
 View = TypeVar("View")
@@ -298,7 +300,9 @@ class AppDriver(Closeable):
                     name: replace(each, store=configured(each.store, config.store))
                     for name, each in application.global_stores.items()
                 }
-                self._global = opened.enter_context(GlobalStores(config.state_dir, self._log, described))
+                self._global = opened.enter_context(
+                    GlobalStores(config.state_dir, self._log, described, application_id=application.name)
+                )
             shared = SharedResources(global_stores=self._global, clock=self._clock)
             tasks = {}
             for number, processor in application.processors.items():
@@ -349,7 +353,8 @@ def _inputs(application: Definition) -> set[str]:
 
 
 def _outputs(application: Definition) -> set[str]:
-    rules = [
+    rules: list[object] = [
         rule for each in application.processors.values() for rule in (each.on_error, each.on_deserialization_error)
     ]
+    rules += [each.on_deserialization_error for each in application.global_stores.values()]
     return {*application.topics, *(rule.topic for rule in rules if isinstance(rule, DeadLetterTopic))}

@@ -9,7 +9,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from stores.changelog.interface import K_co, Record, V_co
 from stores.errors import DeserializationError, StoreError
-from stores.records.serdes import Codec, Serde, check_serde, of_topic
+from stores.records.codec import Codec
+from stores.records.serdes import Serde, check_serde, of_topic
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -105,8 +105,12 @@ def _count_to(chunk: list[Pair], key: bytes, *, reverse: bool) -> int:
 
 def merged(chunk: list[Pair], staged: list[Staged], *, reverse: bool) -> list[Pair]:
     """Merge ascending staged writes over a chunk: a write replaces the pair of its key, and None removes it."""
-    result: list[Pair] = []
-    at = 0
+    result: list[Pair]
+    if not chunk:
+        # Among them may be thousands of deletes: a session gets a new key with each record that it takes.
+        result = [(key, value) for key, value in staged if value is not None]
+        return result[::-1] if reverse else result
+    result, at = [], 0
     if reverse:
         chunk = chunk[::-1]
     for key, value in staged:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from stores.changelog.interface import Changelog, Headers
-from stores.contract.arguments import check_type
+from stores.contract.arguments import check_type, checked_headers
 from stores.errors import OffsetOutOfRangeError, ProducerFencedError
 from stores.interface import TopicPartition
 from stores.strategies.access import check_offset
@@ -43,8 +43,7 @@ def checked_partition(partition: object) -> TopicPartition:
 def check_record(key: object, value: object, timestamp_ms: object, headers: Headers) -> Headers:
     """Check a record that is about to be sent; return its headers as a tuple of pairs.
 
-    Raises: TypeError, also for headers that are no pairs of a name (str) and bytes; ValueError, also for a name of a
-    header that can't be encoded.
+    Raises: TypeError, ValueError, also as ``checked_headers``.
     """
     for what, part in (("key", key), ("value", value)):
         if part is not None and not isinstance(part, bytes):
@@ -53,19 +52,7 @@ def check_record(key: object, value: object, timestamp_ms: object, headers: Head
         raise TypeError(f"a timestamp is a whole number of milliseconds, not {type(timestamp_ms).__name__}")
     if not -1 <= timestamp_ms <= TIMESTAMP_MS_MAX:
         raise ValueError(f"timestamp {timestamp_ms} is out of range: -1 or more milliseconds since 1970")
-    if headers == ():
-        return ()
-    if isinstance(headers, Mapping):
-        raise TypeError("headers are pairs of a str and bytes, not a mapping: pass its items()")
-    try:
-        pairs = tuple((name, content) for name, content in headers)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"headers are pairs of a str and bytes, such as (('name', b'text'),): {error}") from error
-    for name, content in pairs:
-        if not isinstance(name, str) or not isinstance(content, bytes):
-            raise TypeError("a header is a pair of a str and bytes")
-        name.encode()
-    return pairs
+    return checked_headers(headers)
 
 
 def check_columns(

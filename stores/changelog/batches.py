@@ -9,7 +9,7 @@ records of a batch are of one transaction. Compaction leaves gaps in the offsets
     columns               the numbers of these four, as their shapes say
     keys, values          the bytes of all keys, then of all values
     headers               to the end; empty if no record has any. JSON, a list of runs of equal headers:
-                          [number of records, [[name, content in Latin-1], ...]]
+                          [number of records, [[name, content in Latin-1 or null], ...]]
 
 The row has the lowest time, and times are differences to it. Offsets are differences to the first one, without a column
 where no record was removed in between. A shape of 0 is a column of zeros without bytes. 1 to 3 are one number for all
@@ -188,10 +188,14 @@ def _little_endian(numbers: array[int]) -> array[int]:
 
 def _encoded(headers: Sequence[Headers | None]) -> bytes:
     runs = [
-        [len(list(run)), [(name, content.decode("latin-1")) for name, content in pairs]]
+        [len(list(run)), [(name, _text(content)) for name, content in pairs]]
         for pairs, run in groupby(each or () for each in headers)
     ]
     return json.dumps(runs).encode()
+
+
+def _text(content: bytes | None) -> str | None:
+    return None if content is None else content.decode("latin-1")
 
 
 def sealed(number: int, count: int, transaction: int, time_ms: int, content: bytes) -> BatchRow:
@@ -294,11 +298,13 @@ class RecordBatch:
             return None
         try:
             runs: Any = parsed_json(self._content[at:].decode())
-            decoded = [
-                (tuple((name, content.encode("latin-1")) for name, content in pairs), count) for count, pairs in runs
-            ]
+            decoded = [(tuple((name, _bytes(content)) for name, content in pairs), count) for count, pairs in runs]
             if sum([count for _, count in decoded]) != self.count:
                 raise UnsoundBatchError(self.number, "are of another program")
         except (ValueError, TypeError, AttributeError) as error:
             raise UnsoundBatchError(self.number, "are of another program") from error
         return list(chain.from_iterable(repeat(pairs, count) for pairs, count in decoded))
+
+
+def _bytes(text: Any) -> bytes | None:
+    return None if text is None else text.encode("latin-1")

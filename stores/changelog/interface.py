@@ -14,6 +14,7 @@ from functools import partial
 from itertools import compress, islice, repeat
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple
 
+from stores.contract import arguments
 from stores.errors import ChangelogError
 from stores.interface import Closeable, TopicPartition
 
@@ -31,13 +32,18 @@ else:
     K_co = TypeVar("K_co", covariant=True)
     V_co = TypeVar("V_co", covariant=True)
 
-Headers = tuple[tuple[str, bytes], ...]
+Headers = arguments.Headers
 IsExpired = Callable[[bytes], bool]
 """A function that returns True for a key that is older than the retention of its store."""
+IsNeeded = Callable[[bytes, int], bool]
+"""A function that returns True for the key and the time of a record that a restore needs, although another record of
+its key follows."""
 
 
 class Record(NamedTuple, Generic[K_co, V_co]):
     """One committed record. ``value`` None is a tombstone; ``timestamp_ms`` is since the Unix epoch, -1 if unknown.
+
+    ``headers`` are pairs of a name and a content, which is None for a header of Kafka without a value.
 
     Key and value are bytes. A function gets those of a ``Topic`` as its serdes read them: ``Record[str, Order]``.
     """
@@ -286,10 +292,13 @@ class Changelog(Closeable):
         Raises: ChangelogError if it has another number, ValueError for an empty name or fewer than one.
         """
 
-    def create_store_topic(self, topic: str, partitions: int, *, expires: bool = False) -> None:
+    def create_store_topic(
+        self, topic: str, partitions: int, *, expires: bool = False, history_ms: int | None = None
+    ) -> None:
         """Create the changelog topic of a store unless it exists.
 
-        If its records expire, as those of window and session stores, ``drop_before`` says when. Raises: as
+        If its records expire, as those of window and session stores, ``drop_before`` says when. With ``history_ms`` it
+        keeps records for so long that are followed by another one of their key, as a versioned store needs. Raises: as
         ``create_topic``; a log whose topics have settings also changes or refuses those of a topic that would lose
         records of the store, and refuses one that has fewer partitions.
         """
@@ -305,6 +314,17 @@ class Changelog(Closeable):
     @abstractmethod
     def topics(self) -> Mapping[str, int]:
         """Return the number of partitions by topic name."""
+
+    def topic_id(self, topic: str) -> str:
+        """Return the identity of ``topic``: another one if a topic of its name was removed and made again.
+
+        Raises: ChangelogError also if the log can't tell, as by default.
+        """
+        raise ChangelogError(f"{type(self).__name__} does not tell a topic from an earlier one of its name")
+
+    def deletes_kept_s(self, topic: str) -> float | None:
+        """Return how long the log keeps a tombstone that is the last record of its key; None, the default, for good."""
+        return None
 
     @abstractmethod
     def producer(self, transactional_id: str | None = None, timeout_s: float | None = None) -> Producer:
@@ -412,18 +432,24 @@ class Changelog(Closeable):
         return ChangelogError(f"{type(self).__name__} is for one process only: use SqliteChangelog or KafkaChangelog")
 
     @abstractmethod
-    def compact(self, partition: TopicPartition, is_expired: IsExpired | None = None) -> int:
+    def compact(
+        self, partition: TopicPartition, is_expired: IsExpired | None = None, is_needed: IsNeeded | None = None
+    ) -> int:
         """Keep only the last committed record of each key before the last stable offset; return the number removed.
 
         Offsets do not change; a removed record leaves a gap. Tombstones that are last of their key are kept.
-        A record is removed as well if ``is_expired`` returns True for its key.
+        A record is removed as well if ``is_expired`` returns True for its key. One that is not the last of its key is
+        kept if ``is_needed`` returns True for it. Without that function a changelog of versions loses its history.
+        Raises: ChangelogError; a failed compaction changes nothing that is read, and can be tried again.
         """
 
-    def compact_step(self, partition: TopicPartition, is_expired: IsExpired | None = None) -> int:
+    def compact_step(
+        self, partition: TopicPartition, is_expired: IsExpired | None = None, is_needed: IsNeeded | None = None
+    ) -> int:
         """Make one bounded step of compacting ``partition``, if that is due; return the number of removed records.
 
-        A task calls it after each commit, for the changelogs of its stores; ``is_expired`` as in ``compact``. Logs that
-        compact themselves, such as those of Kafka's brokers, do nothing: ``drop_before`` is for these. Raises:
+        A task calls it after each commit, for the changelogs of its stores; the functions are as in ``compact``. Logs
+        that compact themselves, such as those of Kafka's brokers, do nothing: ``drop_before`` is for these. Raises:
         ChangelogError; a failed step can be tried again.
         """
         return 0

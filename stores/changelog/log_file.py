@@ -153,31 +153,34 @@ class LogFile:
         watch(self, LogFile._disown)
 
     @contextmanager
-    def write(self) -> Iterator[Connection]:
+    def write(self, deed: str = "write to", *, once: bool = False) -> Iterator[Connection]:
         """Run the block in an SQLite transaction, which is committed at its end and rolled back after an error.
 
-        Raises: CommitInDoubtError if the commit itself failed. Readers do not see it then, but it may be complete in
-        the WAL: the next process that opens the file finds it there, unless a later write has replaced it.
+        ``deed`` is for the error. If the commit itself failed, readers do not see it, but it may be complete in the
+        WAL: the next process that opens the file finds it there, unless a later write has replaced it. A block that is
+        ``once`` must not be carried out again before that is known.
+
+        Raises: CommitInDoubtError if the commit itself of a block that is ``once`` failed.
         """
-        with self._lock, self._chained("write to"):
+        with self._lock, self._chained(deed):
             self.check_open()
             writer = self.writer
             self._writing.acquire()
             try:
                 writer.execute("begin immediate")
                 yield writer
-                self._commit(writer)
+                self._commit(writer, once=once)
             except BaseException:
                 roll_back(writer)
                 raise
             finally:
                 self._writing.release()
 
-    def _commit(self, writer: Connection) -> None:
+    def _commit(self, writer: Connection, *, once: bool) -> None:
         try:
             writer.execute("commit")
         except Error as error:
-            if error_name(error).startswith("SQLITE_BUSY"):
+            if not once or error_name(error).startswith("SQLITE_BUSY"):
                 raise
             raise CommitInDoubtError(
                 f"it is unknown whether the changelog {self.path} has the last commit: {error}. Check the disk, then "
@@ -294,7 +297,7 @@ _open_here = _OpenHere()
 os.register_at_fork(after_in_child=_open_here.reset_after_fork)
 
 _ADVICE = {
-    "SQLITE_FULL": "Nothing was written: free some space and try again, or abort",
+    "SQLITE_FULL": "Nothing was written: free some space and try again, or abort the transaction",
     "SQLITE_BUSY": "Another process was writing to it for the whole time limit: nothing was written, try again",
     "SQLITE_NOTADB": "It is no SQLite file: choose another path",
     "SQLITE_CORRUPT": "It is damaged: restore a complete copy without a -wal file of another one, or remove it to "

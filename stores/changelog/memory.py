@@ -6,6 +6,8 @@ import threading
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from secrets import choice
+from string import ascii_lowercase
 
 from stores.changelog.arguments import (
     check_name,
@@ -16,7 +18,7 @@ from stores.changelog.arguments import (
     fenced,
     of_partitions,
 )
-from stores.changelog.interface import Changelog, IsExpired, Record, SharedProducer
+from stores.changelog.interface import Changelog, IsExpired, IsNeeded, Record, SharedProducer
 from stores.changelog.producer import (
     AFTER_COMMIT,
     BEFORE_COMMIT,
@@ -59,6 +61,7 @@ class MemoryChangelog(Changelog):
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._closed = False
+        self._id = "".join(choice(ascii_lowercase) for _ in range(16))
         self._topics: dict[str, int] = {}
         self._logs: dict[TopicPartition, _Log] = {}
         self._epochs: dict[str, int] = {}
@@ -83,6 +86,11 @@ class MemoryChangelog(Changelog):
     def topics(self) -> Mapping[str, int]:
         self._check_open()
         return dict(self._topics)
+
+    def topic_id(self, topic: str) -> str:
+        if topic not in self.topics():
+            raise ChangelogError(f"there is no topic {topic!r}")
+        return self._id
 
     def producer(self, transactional_id: str | None = None, timeout_s: float | None = None) -> BufferedProducer:
         with self._lock:
@@ -121,7 +129,9 @@ class MemoryChangelog(Changelog):
         self._check_open()
         return of_partitions(self._groups.get(group, {}), partitions)
 
-    def compact(self, partition: TopicPartition, is_expired: IsExpired | None = None) -> int:
+    def compact(
+        self, partition: TopicPartition, is_expired: IsExpired | None = None, is_needed: IsNeeded | None = None
+    ) -> int:
         with self._lock:
             log, _, end = self._bounds(partition)
             entries = log.records[: log.index(end)]
@@ -132,6 +142,7 @@ class MemoryChangelog(Changelog):
                 for entry in committed
                 if (key := entry[0].key) is None
                 or (last[key] == entry[0].offset and not (is_expired is not None and is_expired(key)))
+                or (last[key] != entry[0].offset and is_needed is not None and is_needed(key, entry[0].timestamp_ms))
             ]
             log.records[: len(entries)] = survivors
             return len(entries) - len(survivors)

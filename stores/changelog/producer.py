@@ -181,7 +181,7 @@ class BufferedProducer(Producer):
         if partition not in self._pending:
             self._begin_partition(partition)
         headers = check_record(key, value, timestamp_ms, headers)
-        size = len(key or b"") + len(value or b"") + sum([len(name) + len(content) for name, content in headers])
+        size = len(key or b"") + len(value or b"") + sum([len(name) + len(content or b"") for name, content in headers])
         if self._pending_records >= self._records_max or self._pending_bytes + size > PENDING_BYTES_MAX:
             # Before the record is buffered: if the log refuses, the caller may send it again.
             self._append(ends=False)

@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from os import PathLike
+from secrets import randbits
 
 from stores.changelog.arguments import (
     check_name,
@@ -24,10 +25,10 @@ from stores.changelog.arguments import (
 from stores.changelog.batches import COLUMNS, RecordBatch, UnsoundBatchError, batch_number, offset_of
 from stores.changelog.file_group import FileGroupMember, check_members
 from stores.changelog.group import Copies, GroupListener
-from stores.changelog.interface import Changelog, IsExpired, Record, RecordColumns, SharedProducer
+from stores.changelog.interface import Changelog, IsExpired, IsNeeded, Record, RecordColumns, SharedProducer
 from stores.changelog.log_file import BUSY_TIMEOUT_S, LogFile
 from stores.changelog.producer import BufferedProducer, EmbeddedSharedProducer, ProducerIdentity
-from stores.changelog.sqlite_writer import ABORTED, Compaction, SqliteWriter, batch_with, truncate
+from stores.changelog.sqlite_writer import ABORTED, Compaction, Kept, SqliteWriter, batch_with, truncate
 from stores.errors import ChangelogError, ConfigError
 from stores.files.sqlite_library import Connection, roll_back
 from stores.files.store_directory import checked_path
@@ -104,6 +105,23 @@ class SqliteChangelog(Changelog):
         with self._file.read() as reader:
             return dict(reader.execute("select topic, partitions from topic order by topic").fetchall())
 
+    def topic_id(self, topic: str) -> str:
+        """Return a random number, which is kept as the offset of a consumer group that no application has."""
+        group = f"{topic}/identity"
+        select = "select next_offset from group_offset where consumer_group = ? and topic = ? and partition = 0"
+        with self._file.read() as reader:
+            row = reader.execute(select, (group, topic)).fetchone()
+        if row is None:
+            if topic not in self.topics():
+                raise ChangelogError(f"{self.path} has no topic {topic!r}")
+            with self._file.write() as writer:
+                writer.execute(
+                    "insert into group_offset values (?, ?, 0, ?) on conflict do nothing",
+                    (group, topic, randbits(62)),
+                )
+                row = writer.execute(select, (group, topic)).fetchone()
+        return str(row[0])
+
     def producer(self, transactional_id: str | None = None, timeout_s: float | None = None) -> BufferedProducer:
         identity = None
         if transactional_id is not None:
@@ -179,26 +197,35 @@ class SqliteChangelog(Changelog):
             offsets = {TopicPartition(topic, partition): offset for topic, partition, offset in rows}
         return of_partitions(offsets, partitions)
 
-    def compact(self, partition: TopicPartition, is_expired: IsExpired | None = None) -> int:
+    def compact(
+        self, partition: TopicPartition, is_expired: IsExpired | None = None, is_needed: IsNeeded | None = None
+    ) -> int:
         compaction = self._compaction(partition)
-        with self._file.write() as writer, self._sound(writer, partition):
+        with self._file.write("compact") as writer, self._sound(writer, partition):
             start, end = self._bounds(writer, partition)
-            num_removed = compaction.whole(writer, start, end, is_expired)
+            num_removed = compaction.whole(writer, start, end, Kept(is_expired, is_needed))
             self._forget_aborted(writer, partition, end)
         return num_removed
 
-    def compact_step(self, partition: TopicPartition, is_expired: IsExpired | None = None) -> int:
+    def compact_step(
+        self, partition: TopicPartition, is_expired: IsExpired | None = None, is_needed: IsNeeded | None = None
+    ) -> int:
         # This is called after each commit, and usually returns here.
         due_at = self._due_at.get(partition, 0)
         if self._compact_from_records == -1 or self._writer.appended.get(partition, due_at) < due_at:
             return 0
         compaction = self._compaction(partition)
-        with self._file.write() as writer, self._sound(writer, partition):
-            start, end = self._bounds(writer, partition)
-            num_removed = 0
-            if compaction.due_at(writer, start, end) <= end:
-                num_removed = compaction.step(writer, start, end, is_expired)
-            self._due_at[partition] = compaction.due_at(writer, start, end)
+        try:
+            with self._file.write("compact") as writer, self._sound(writer, partition):
+                start, end = self._bounds(writer, partition)
+                num_removed = 0
+                if compaction.due_at(writer, start, end) <= end:
+                    num_removed = compaction.step(writer, start, end, Kept(is_expired, is_needed))
+                self._due_at[partition] = compaction.due_at(writer, start, end)
+        except BaseException:
+            compaction.give_up()
+            self._due_at.pop(partition, None)
+            raise
         return num_removed
 
     def dirty_share(self, partition: TopicPartition) -> float:

@@ -23,6 +23,7 @@ from itertools import repeat
 from math import ceil
 from operator import le
 from time import perf_counter
+from typing import NamedTuple
 
 from stores.changelog.arguments import fenced
 from stores.changelog.batches import (
@@ -35,7 +36,7 @@ from stores.changelog.batches import (
     rows_of,
     rows_with,
 )
-from stores.changelog.interface import IsExpired, RecordColumns, joined
+from stores.changelog.interface import IsExpired, IsNeeded, RecordColumns, joined
 from stores.changelog.log_file import LogFile
 from stores.changelog.producer import (
     AFTER_COMMIT,
@@ -117,7 +118,7 @@ class SqliteWriter(AtomicWriter):
 
     def append_together(self, requests: Sequence[AppendRequest]) -> list[Appended]:
         ends = any(request.ends and request.identity is not None for request in requests)
-        with self._file.write() as writer:
+        with self._file.write(once=True) as writer:
             appended = [self._append(writer, request) for request in requests]
             if ends:
                 reach(BEFORE_COMMIT)
@@ -175,6 +176,13 @@ class SqliteWriter(AtomicWriter):
             raise fenced(identity.transactional_id)
 
 
+class Kept(NamedTuple):
+    """The functions of a store that say more about its records than which one is the last of its key."""
+
+    is_expired: IsExpired | None
+    is_needed: IsNeeded | None
+
+
 class Compaction:
     """The compaction of one partition. It is called within a transaction of the log's writer."""
 
@@ -197,29 +205,8 @@ class Compaction:
         dirty_share = min(self._dirty_ratio, 1 - 2**-20)
         return end - dirty + max(self._records_min, 1, ceil(num_clean * dirty_share / (1 - dirty_share)))
 
-    def step(self, writer: Connection, start: int, end: int, is_expired: IsExpired | None = None) -> int:
+    def step(self, writer: Connection, start: int, end: int, kept: Kept) -> int:
         """Continue the pass, or begin one; return the number of removed records."""
-        try:
-            return self._step(writer, start, end, is_expired)
-        except BaseException:
-            # The transaction is rolled back, so the removed records are there again.
-            self._pass = None
-            raise
-
-    def whole(self, writer: Connection, start: int, end: int, is_expired: IsExpired | None = None) -> int:
-        """Compact all records before ``end``, in as many passes as needed; return the number of removed records."""
-        num_removed, clean = 0, -1
-        try:
-            while clean < end:
-                self._pass = self._new_pass(writer, start, end)
-                while self._pass is not None:
-                    num_removed += self._advance(writer, self._pass, is_expired)[1]
-                clean = self._clean_offset(writer)[0]
-        finally:
-            self._pass = None
-        return num_removed
-
-    def _step(self, writer: Connection, start: int, end: int, is_expired: IsExpired | None) -> int:
         if self._pass is None:
             self._pass = self._new_pass(writer, start, end)
         appended = end - self._seen_end if self._seen_end >= 0 else 0
@@ -228,9 +215,26 @@ class Compaction:
         deadline = perf_counter() + STEP_S
         num_removed = 0
         while budget > 0 and self._pass is not None and perf_counter() < deadline:
-            num_read, num_superseded = self._advance(writer, self._pass, is_expired)
+            num_read, num_superseded = self._advance(writer, self._pass, kept)
             num_removed += num_superseded
             budget -= num_read
+        return num_removed
+
+    def give_up(self) -> None:
+        """End the pass after an error. The transaction is rolled back, so the removed records are there again."""
+        self._pass = None
+
+    def whole(self, writer: Connection, start: int, end: int, kept: Kept) -> int:
+        """Compact all records before ``end``, in as many passes as needed; return the number of removed records."""
+        num_removed, clean = 0, -1
+        try:
+            while clean < end:
+                self._pass = self._new_pass(writer, start, end)
+                while self._pass is not None:
+                    num_removed += self._advance(writer, self._pass, kept)[1]
+                clean = self._clean_offset(writer)[0]
+        finally:
+            self._pass = None
         return num_removed
 
     def _new_pass(self, writer: Connection, start: int, end: int) -> _Pass:
@@ -241,7 +245,7 @@ class Compaction:
     def _number(self, offset: int) -> int:
         return batch_number(self._partition_id, offset)
 
-    def _advance(self, writer: Connection, under_way: _Pass, is_expired: IsExpired | None) -> tuple[int, int]:
+    def _advance(self, writer: Connection, under_way: _Pass, kept: Kept) -> tuple[int, int]:
         """Continue with the next batches; return the numbers of records that were read and removed."""
         aborted = {transaction for (transaction,) in writer.execute(ABORTED)}
         read = _batches(writer, under_way.at, under_way.end)
@@ -254,7 +258,7 @@ class Compaction:
             if not read or len(under_way.last) >= NOTED_KEYS_MAX:
                 under_way.begin_sweep(full=bool(read))
         elif read:
-            num_live = self._sweep(writer, under_way, read, committed, is_expired)
+            num_live = self._sweep(writer, under_way, read, committed, kept)
         else:
             self._end_pass(writer, under_way)
         return num_read, num_read - num_live
@@ -265,10 +269,10 @@ class Compaction:
         under_way: _Pass,
         read: Sequence[RecordBatch],
         committed: Sequence[RecordBatch],
-        is_expired: IsExpired | None,
+        kept: Kept,
     ) -> int:
         """Remove superseded and aborted records from ``read``, all batches of a range; return how many are left."""
-        live = [_live(batch, under_way.last, is_expired) for batch in committed]
+        live = [_live(batch, under_way.last, kept) for batch in committed]
         num_live = sum(map(sum, live))
         under_way.kept += num_live
         if num_live < sum([batch.count for batch in read]) or are_sparse(read):
@@ -340,13 +344,20 @@ def _note(under_way: _Pass, read: Sequence[RecordBatch]) -> None:
     under_way.last.pop(None, None)
 
 
-def _live(batch: RecordBatch, last: Mapping[bytes | None, int], is_expired: IsExpired | None) -> list[bool]:
+def _live(batch: RecordBatch, last: Mapping[bytes | None, int], kept: Kept) -> list[bool]:
     """Return for each record of the batch whether it stays."""
     offsets, keys = batch.keys()
     live = list(map(le, map(last.get, _noted(keys), repeat(-1)), offsets))
-    if is_expired is None:
-        return live
-    return [stays and (key is None or not is_expired(key)) for stays, key in zip(live, keys, strict=True)]
+    is_expired, is_needed = kept
+    if is_expired is not None:
+        live = [stays and (key is None or not is_expired(key)) for stays, key in zip(live, keys, strict=True)]
+    if is_needed is not None and not all(live):
+        times_ms = batch.columns().timestamps_ms
+        live = [
+            stays or (key is not None and is_needed(key, time_ms))
+            for stays, key, time_ms in zip(live, keys, times_ms, strict=True)
+        ]
+    return live
 
 
 def _noted(keys: Sequence[bytes | None]) -> Sequence[bytes | None]:

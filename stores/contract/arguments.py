@@ -5,11 +5,14 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from types import UnionType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from stores.errors import ConfigError, ReadOnlyViewError
 
+Headers = tuple[tuple[str, bytes | None], ...]
+"""The headers of a record: names, which may repeat, and contents, None for a header of Kafka without one."""
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 _BYTES = frozenset({bytes})
@@ -42,6 +45,12 @@ def check_seconds(name: str, given: object, rule: str = "0 or more seconds") -> 
     _check_range(name, given, rule, 0, sys.float_info.max)
 
 
+def check_share(name: str, given: object) -> None:
+    """Check a finite number above 0. Raises: TypeError, ConfigError."""
+    check_type(given, int | float, f"{name} is a number")
+    _check_range(name, given, "a number above 0", sys.float_info.min, sys.float_info.max)
+
+
 def _check_range(name: str, given: object, rule: str, least: float, most: float) -> None:
     if not least <= given <= most:  # type: ignore[operator]
         raise ConfigError(f"{name} is {rule}, not {given}")
@@ -69,6 +78,23 @@ def check_pair(pair: object) -> None:
     """Check one element of the argument of a ``put_all``. Raises: TypeError."""
     if not isinstance(pair, Sequence) or isinstance(pair, str | bytes) or len(pair) != 2:
         raise TypeError(f"writes are pairs of a key and a value, not {type(pair).__name__}: write [(key, value)]")
+
+
+def timed_columns(records: Any, *, headers: bool = False) -> list[list[Any]]:
+    """Return the keys, the values and the times of the argument of a ``put_all``, with ``headers`` also these.
+
+    A record may leave its headers out. Raises: TypeError.
+    """
+    # Outside of the try: an error of the caller's iterator is none of its records.
+    is_listed = isinstance(records, Iterable) and not isinstance(records, Mapping)
+    listed: list[Any] = list(records) if is_listed else [None]
+    with suppress(TypeError, KeyError):
+        if headers:
+            listed = [(*record, ()) if len(record) == 3 else record for record in listed]
+        if set(map(len, listed)) <= {3 + headers}:
+            return [[record[place] for record in listed] for place in range(3 + headers)]
+    form = "(key, value, timestamp_ms, headers)" if headers else "(key, value, timestamp_ms)"
+    raise TypeError(f"put_all takes such a tuple for each record: write [{form}]")
 
 
 def as_pairs(pairs: Mapping[Key, Value] | Iterable[tuple[Key, Value]]) -> Iterable[tuple[Key, Value]]:
@@ -120,6 +146,27 @@ def check_time_ms(what: str, given: object) -> int:
     if not 0 <= given < TIME_BOUND_MS:
         raise ValueError(f"{what} is 0 or more, and below 2**62 milliseconds, not {given}")
     return given
+
+
+def checked_headers(headers: Headers) -> Headers:
+    """Return headers as a tuple of pairs.
+
+    Raises: TypeError unless they are pairs of a name (str) and bytes or None; ValueError for a name that can't be
+    encoded.
+    """
+    if headers == ():
+        return ()
+    if isinstance(headers, Mapping):
+        raise TypeError("headers are pairs of a str and bytes, not a mapping: pass its items()")
+    try:
+        pairs = tuple((name, content) for name, content in headers)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"headers are pairs of a str and bytes, such as (('name', b'text'),): {error}") from error
+    for name, content in pairs:
+        if not isinstance(name, str) or not isinstance(content, bytes | None):
+            raise TypeError("a header is a pair of a str, and bytes or None")
+        name.encode()
+    return pairs
 
 
 def check_function(name: str, function: object, *arguments: str) -> None:

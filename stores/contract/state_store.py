@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import ClassVar
 
 from stores.contract.levels import AT_ONCE, Durability, Persistence
 from stores.contract.reading import Answer, Closeable, IsolationLevel, Position, TopicPartition
@@ -201,6 +202,17 @@ class StateStore(Closeable):
         Raises: StoreError where writes are staged, TypeError and ValueError for a pair that ``put`` would refuse,
         else as ``commit``.
         """
+
+    _can_change_writer: ClassVar[bool] = False
+    """True if another thread can become the writer of the open store (``_change_writer``)."""
+
+    def _change_writer(self) -> None:
+        """Make this thread the writer. The former one has ended its last call, and nothing is staged.
+
+        Snapshots and iterators stay open. Raises: StoreClosedError; StoreError if ``_can_change_writer`` is False, or
+        writes are staged.
+        """
+        raise StoreError(f"store {self.name!r} of {self.backend} stays with its thread: close it, and open it there")
 
     def verify(self) -> None:
         """Read everything committed and detect corruption: checksums, order, counts, the engine's structure.

@@ -22,6 +22,7 @@ from stores.ordered import WHOLE, Bounds, ScanRange
 
 __all__ = [
     "FETCH_BYTES_MAX",
+    "Capture",
     "Engine",
     "EngineSnapshot",
     "FilePart",
@@ -126,6 +127,27 @@ class EngineSnapshot(ABC):
         """Release the snapshot. May be called more than once."""
 
 
+class Capture(ABC):
+    """The files of an engine as they are after one commit, for a folder of their own.
+
+    The thread that writes begins it between two commits. Any one thread completes it. Closing the engine ends it.
+    """
+
+    shares_files: ClassVar[bool] = False
+    """True if the files are links to those of the engine, which never change."""
+
+    @abstractmethod
+    def complete(self) -> None:
+        """Copy what the folder still lacks. Afterwards nothing of the engine is needed.
+
+        Raises: StoreUnavailableError, also if it was ended meanwhile; StoreCorruptedError.
+        """
+
+    @abstractmethod
+    def end(self) -> None:
+        """Release the engine. Waits for a step of ``complete``. The folder stays. May be called more than once."""
+
+
 class UnwritableError(StoreUnavailableError):
     """The reader of live files may not write to a file that it needs for that."""
 
@@ -155,6 +177,10 @@ class Engine(ABC):
     """True if the cost of a range delete does not depend on the number of keys that it removes."""
     reads_live: ClassVar[bool] = False
     """True if a process can read and copy the files, at one commit, while another one has the store open."""
+    captures: ClassVar[bool] = False
+    """True if ``capture`` is offered."""
+    part_bytes: ClassVar[int] = 1 << 20
+    """The size of the parts in which captured files are kept elsewhere: small if files are changed in place."""
     reads_unguarded: bool = False
     """True if the files are read in the belief that no process changes them: ``is_current`` is asked after each read.
     """
@@ -227,6 +253,14 @@ class Engine(ABC):
     def copy_to(self, folder: Path) -> None:
         """Copy the files to the existing, empty ``folder``, as they are after one commit. Only with ``reads_live``."""
         raise ConfigError(f"the engine {self.name!r} can't copy its files while they are in use: close the store first")
+
+    def capture(self, folder: Path) -> Capture:
+        """Begin to copy the files to ``folder``, which is on the same file system and is made.
+
+        They are as after the last commit. An open transaction is not in them. It takes as long as a flush at most.
+        Raises also: ConfigError unless ``captures``.
+        """
+        raise ConfigError(f"the engine {self.name!r} has no snapshots of its files: choose another engine")
 
     @classmethod
     def compact(cls, path: Path, options: Mapping[str, object]) -> None:
@@ -347,6 +381,9 @@ class Engine(ABC):
                 last = keys[-1]
         finally:
             scan.close()
+
+    def change_writer(self) -> None:
+        """Note that this thread calls ``write`` from now on. The former one has ended its last call."""
 
     def metrics(self) -> Mapping[str, int]:
         """Return the engine's figures by name; the name has the unit. May be called on any thread; needs no scan."""

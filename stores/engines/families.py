@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import ClassVar, Final, Self, cast
 
 from stores.contract.levels import Persistence
-from stores.engines.engine import Engine, EngineSnapshot, Scan, Transaction, TransactionalEngine, Writes
+from stores.engines.engine import Capture, Engine, EngineSnapshot, Scan, Transaction, TransactionalEngine, Writes
 from stores.errors import StoreIncompatibleError, damaged
 from stores.interface import Durability
 from stores.ordered import ScanRange
@@ -84,6 +84,9 @@ class SplitEngine(TransactionalEngine):
         below = self.engine.snapshot()
         return None if below is None else _SplitSnapshot(below)
 
+    def capture(self, folder: Path) -> Capture:
+        return self.engine.capture(folder)
+
     def meta(self) -> dict[bytes, bytes]:
         return self.engine.meta()
 
@@ -92,6 +95,9 @@ class SplitEngine(TransactionalEngine):
 
     def persist(self) -> None:
         self.engine.persist()
+
+    def change_writer(self) -> None:
+        self.engine.change_writer()
 
     @property
     def persistence(self) -> Persistence:

@@ -107,7 +107,7 @@ class Snapshot(Generic[Reading]):
         self.lock = RLock()
 
 
-class Snapshots(Generic[Reading]):
+class SharedSnapshots(Generic[Reading]):
     """The snapshots of one engine. For any thread; no other lock is taken while its own lock is held.
 
     ``begin`` begins a read transaction on committed data, and ``end`` ends it.

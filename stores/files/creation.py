@@ -60,7 +60,9 @@ _FILES = (
     DAMAGE_FILE,
     *(f"{name}.new" for name in (IDENTITY_FILE, "open", "commit", _MARKER)),
 )
-_FOLDERS = ("data", "data.tmp", "data.flush", "data.tmp.flush")
+CAPTURED = "data.snapshot"
+"""The folder of a snapshot that is being sent elsewhere. It counts for nothing when the store is opened."""
+_FOLDERS = ("data", "data.tmp", "data.flush", "data.tmp.flush", CAPTURED)
 _PARTS = frozenset({*_FILES, *_FOLDERS, LOCK_FILE, _MARKER})
 """The names of the store's own files and folders in its folder."""
 _HIDDEN = (".fuse_hidden", ".nfs")

@@ -90,6 +90,16 @@ class Connection(Protocol):
     def close(self) -> None: ...
 
 
+def share_heap(connection: Connection, max_bytes: int) -> None:
+    """Let all connections of the process keep ``max_bytes`` of pages together, also later ones; 0 changes nothing.
+
+    Beyond it a connection takes a page from its own cache in place of a new one, and keeps those that it needs.
+    Source: SQLite's manual, "PRAGMA soft_heap_limit".
+    """
+    if max_bytes:
+        connection.execute(f"pragma soft_heap_limit={max_bytes}").fetchall()
+
+
 def connect(file: Path, access: str = READ_WRITE, *, timeout_s: float = 5.0, cached_statements: int = 64) -> Connection:
     """Return a connection to ``file``. Raises: ``Error``, OSError."""
     address = f"{file.absolute().as_uri()}?{access}"
@@ -130,14 +140,21 @@ def changes(connection: Connection) -> int:
     return number
 
 
-def copy_whole(source: Any, target: Any) -> None:
-    """Copy the committed data of ``source``'s file into that of ``target``. Raises: ``Error``."""
+_STEP_PAGES = 256
+
+
+def copy_whole(source: Any, target: Any, between: Callable[[], None] = lambda: None) -> None:
+    """Copy the committed data of ``source``'s file into that of ``target``, page by page.
+
+    ``between`` is called after some pages each, and may raise. Raises: ``Error``.
+    """
     if _apsw is None:
-        source.backup(target)
+        source.backup(target, pages=_STEP_PAGES, progress=lambda *_: between(), sleep=0.01)
         return
     with target.backup("main", source, "main") as copying:
         while not copying.done:
-            copying.step(-1)
+            copying.step(_STEP_PAGES)
+            between()
 
 
 def error_name(error: BaseException) -> str:

@@ -245,15 +245,21 @@ class _SharedScan(KeyValueIterator):
 
     def __init__(self, scan: KeyValueIterator, ended: Callable[[], None]) -> None:
         self._scan, self._pin = scan, Pin(ended)
+        self._at_end = False
 
     def __next__(self) -> tuple[bytes, bytes]:
+        if self._at_end:
+            # The snapshot may be closed by now, and the scan with it.
+            raise StopIteration
         try:
             return next(self._scan)
         except StopIteration:
+            self._at_end = True
             self._pin.let_go()
             raise
 
     def close(self) -> None:
+        self._at_end = False
         self._scan.close()
         self._pin.let_go()
 

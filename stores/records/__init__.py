@@ -1,11 +1,17 @@
-"""Typed stores over any backend: keys and values through serdes, timestamps, windows and sessions (KIP-258)."""
+"""Typed stores over any backend: keys and values through serdes, times, versions, windows, sessions (KIP-258, 889)."""
 
 from stores.records.key_value import KeyValue, TypedKeyValueStore, TypedKeyValueView
 from stores.records.record_kind import RecordIterator, RecordKind, TypedStore, TypedView
 from stores.records.serdes import BYTES, FLOAT64, INT64, JSON, STR, Serde
 from stores.records.session import Session, SessionStore, SessionView
 from stores.records.timestamped import TimestampedKeyValue, TimestampedKeyValueStore, TimestampedKeyValueView
-from stores.records.values import ValueAndTimestamp, Windowed
+from stores.records.timestamped_headers import (
+    TimestampedKeyValueStoreWithHeaders,
+    TimestampedKeyValueViewWithHeaders,
+    TimestampedKeyValueWithHeaders,
+)
+from stores.records.values import ValueAndTimestamp, ValueTimestampHeaders, VersionedRecord, Windowed
+from stores.records.versioned import Versioned, VersionedStore, VersionedView
 from stores.records.window import Window, WindowStore, WindowView
 
 __all__ = [
@@ -23,12 +29,20 @@ __all__ = [
     "SessionView",
     "TimestampedKeyValue",
     "TimestampedKeyValueStore",
+    "TimestampedKeyValueStoreWithHeaders",
     "TimestampedKeyValueView",
+    "TimestampedKeyValueViewWithHeaders",
+    "TimestampedKeyValueWithHeaders",
     "TypedKeyValueStore",
     "TypedKeyValueView",
     "TypedStore",
     "TypedView",
     "ValueAndTimestamp",
+    "ValueTimestampHeaders",
+    "Versioned",
+    "VersionedRecord",
+    "VersionedStore",
+    "VersionedView",
     "Window",
     "WindowStore",
     "WindowView",

@@ -16,12 +16,13 @@ from struct import Struct
 from typing import Any, Final
 
 from stores.interface import KeyValueIterator, KeyValueStore, ReadOnlyKeyValueStore
+from stores.records.codec import Codec
 from stores.records.expiry import STREAM_TIME, ExpiringConverter, stream_time_of
+from stores.records.headers import stored_time_ms
 from stores.records.record_kind import LoggedRecord, Pairs, restore_in_pieces
 from stores.records.segments import packed
-from stores.records.serdes import Codec
 from stores.records.time_index import TimeIndex, removed
-from stores.records.values import TIME, TIME_BYTES, RecordStaging, Report, StagedWrite, StagingOver, time_of
+from stores.records.values import TIME, TIME_BYTES, RecordStaging, Report, StagedWrite, StagingOver
 
 INDEX: Final = b"\xff" * 8
 """The beginning of the keys of the index. No key of the user begins with it."""
@@ -216,9 +217,10 @@ def _split(values: bytes) -> Iterator[bytes]:
 
 def _time(data: bytes | None) -> int | None:
     """Return the time of a record, None if there is none or its time is unknown."""
-    if data is None or len(data) < TIME_BYTES or time_of(data) < 0:
+    if data is None or len(data) < TIME_BYTES:
         return None
-    return time_of(data)
+    time_ms = stored_time_ms(data)
+    return None if time_ms < 0 else time_ms
 
 
 def make_or_remove_index(store: KeyValueStore, *, wanted: bool) -> None:
@@ -229,5 +231,6 @@ def make_or_remove_index(store: KeyValueStore, *, wanted: bool) -> None:
 def _entries(store: KeyValueStore) -> Iterator[Pairs]:
     with store.range(None, INDEX) as pairs:
         for key, data in pairs:
-            if len(data) >= TIME_BYTES and time_of(data) >= 0:
-                yield [(_entry(time_of(data), key), b"")]
+            time_ms = _time(data)
+            if time_ms is not None:
+                yield [(_entry(time_ms, key), b"")]

@@ -8,14 +8,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from struct import error as struct_error
 from typing import Final
 
+from stores.contract.arguments import TIME_BOUND_MS
 from stores.contract.reading import PlainIterator
 from stores.errors import damaged
 from stores.interface import KeyValueIterator, KeyValueSnapshot, KeyValueStore, KeyValueView, ReadOnlyKeyValueStore
 from stores.meta_entries import MARK_BYTES_MAX
-from stores.records.record_kind import LoggedRecord, TimestampedConverter
+from stores.records.headers import stored_time_ms, with_headers
+from stores.records.record_kind import LoggedRecord, RecordConverter, UnfitRecordError
 from stores.records.values import TIME, TIME_BYTES, RecordStaging, StagedWrite, time_of
 
 STREAM_TIME: Final = "stream_time"
@@ -127,15 +128,38 @@ def has_expired(data: bytes | None, limit_ms: int) -> bool:
     A value that is too short for a time does not expire either: it is an error for its reader, who names the key.
     """
     try:
-        return data is not None and 0 <= time_of(data) <= limit_ms
-    except struct_error:
+        return data is not None and 0 <= stored_time_ms(data) <= limit_ms
+    except ValueError:
         return False
+
+
+class TimestampedConverter(RecordConverter):
+    """A converter that puts the record's time, eight bytes big-endian, before the value. A tombstone stays one.
+
+    With ``headers`` it also keeps the record's headers (``stores.records.headers``).
+    """
+
+    def __init__(self, *, headers: bool = False) -> None:
+        self._headers = headers
+
+    def convert(self, record: LoggedRecord) -> Iterable[tuple[bytes, bytes | None]]:
+        key, value = record.key, record.value
+        if key is None:
+            return ()
+        if value is None:
+            return ((key, None),)
+        if not self._headers:
+            return ((key, TIME.pack(record.timestamp_ms) + value),)
+        if record.timestamp_ms >= TIME_BOUND_MS:
+            raise UnfitRecordError(f"its time {record.timestamp_ms} is not below 2**62")
+        return ((key, with_headers(value, record.timestamp_ms, record.headers)),)
 
 
 class ExpiringConverter(TimestampedConverter):
     """A converter that also advances the stream time, starting from that of the store."""
 
-    def __init__(self, stream_time_ms: int) -> None:
+    def __init__(self, stream_time_ms: int, *, headers: bool = False) -> None:
+        super().__init__(headers=headers)
         self._stream_time_ms = stream_time_ms
 
     def convert(self, record: LoggedRecord) -> Iterable[tuple[bytes, bytes | None]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, Final, Generic, TypeVar, cast
 
 from stores.contract.arguments import check_keys, check_pairs
 from stores.errors import StoreIncompatibleError
@@ -16,6 +16,7 @@ from stores.interface import (
     PositionBound,
     ReadOnlyKeyValueStore,
 )
+from stores.records.codec import Codec
 from stores.records.record_kind import (
     Description,
     PlainConverter,
@@ -25,11 +26,17 @@ from stores.records.record_kind import (
     TypedStore,
     TypedView,
 )
-from stores.records.serdes import Codec, Serde, check_serde
-from stores.records.values import RecordStaging, StagedWrite
+from stores.records.serdes import Serde, check_serde
+from stores.records.values import RecordStaging
 
 K = TypeVar("K")
 V = TypeVar("V")
+TIMESTAMPED: Final = "timestamped-key-value"
+WITH_HEADERS: Final = "timestamped-key-value-with-headers"
+_WITH_TIMES: Final = {
+    TIMESTAMPED: ("timestamps", "TimestampedKeyValue"),
+    WITH_HEADERS: ("timestamps and headers", "TimestampedKeyValueWithHeaders"),
+}
 
 
 @dataclass(frozen=True)
@@ -71,10 +78,12 @@ class KeyValue(RecordKind, Generic[K, V]):
 
     def _prepare_other(self, store: KeyValueStore, kept: Description) -> None:
         """Refuse the store; for a timestamped one, with advice. Source: KIP-258, downgrade."""
-        if kept["kind"] == "timestamped-key-value":
+        kind = str(kept["kind"])
+        if kind in _WITH_TIMES:
+            parts, description = _WITH_TIMES[kind]
             raise StoreIncompatibleError(
-                f"store {store.name!r} keeps timestamps with its values, which {self.kind} would read as values: open "
-                "it as TimestampedKeyValue, whose views show the values alone with plain(). Or wipe it, open it as "
+                f"store {store.name!r} keeps {parts} with its values, which {self.kind} would read as values: open "
+                f"it as {description}, whose views show the values alone with plain(). Or wipe it, open it as "
                 "KeyValue and restore it from its changelog, which has the values alone"
             )
         super()._prepare_other(store, kept)
@@ -222,11 +231,7 @@ class TypedKeyValueStore(KeyValueReads[K, V], TypedStore):
         self._put_columns(listed, [None] * len(listed))
 
     def _put_columns(self, keys: Sequence[K], values: Sequence[V | None]) -> None:
-        encoded, data = self._codec.encode_keys(keys), self._codec.encode_values(keys, values)
-        if self._staging.logs:
-            self._staging.put_all(list(map(StagedWrite, encoded, data, encoded, data)))
-        else:
-            self.store.put_many(dict(zip(encoded, data, strict=True)))
+        self._staging.put_columns(self._codec.encode_keys(keys), self._codec.encode_values(keys, values))
 
     def put_if_absent(self, key: K, value: V | None) -> V | None:
         """Stage ``value`` unless ``key`` has one. Return the existing value, or None if ``value`` was staged."""

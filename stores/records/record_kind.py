@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, NoReturn, Protocol, Self, TypeVar, cast
 
-from stores.contract.arguments import OnlyReads, check_type
+from stores.contract.arguments import Headers, OnlyReads, check_type
 from stores.errors import ConfigError, StoreClosedError, StoreCorruptedError, StoreIncompatibleError, damaged
 from stores.files.plain_files import parsed_json
 from stores.interface import (
@@ -23,7 +23,7 @@ from stores.interface import (
 )
 from stores.metrics import StoreMetrics
 from stores.records.segments import RecordRetention
-from stores.records.values import TIME, TIME_BYTES, RecordStaging, StoreStaging
+from stores.records.values import TIME_BYTES, RecordStaging, StoreStaging
 from stores.strategies.access import note_refused
 
 T = TypeVar("T")
@@ -109,8 +109,31 @@ class RecordKind(ABC):
         return None
 
     @property
+    def log_history_ms(self) -> int | None:
+        """The time for which a restore needs changelog records that were followed by another one of their key.
+
+        None if it needs the last record of each key only.
+        """
+        return None
+
+    def needed_records(self, store: KeyValueStore) -> Callable[[bytes, int], bool] | None:
+        """Return a function of the key and time of a changelog record that was followed by another one of its key.
+
+        It returns True if a restore of ``store`` needs the record all the same. None with no ``log_history_ms``.
+        """
+        return None
+
+    @property
+    def log_parts(self) -> Callable[[bytes], tuple[bytes, Headers]] | None:
+        """A function that returns the value and the headers of a changelog record by its ``StagedWrite.log_value``.
+
+        None if that is the value, and the records have no headers.
+        """
+        return None
+
+    @property
     def retention(self) -> RecordRetention | None:
-        """The retention of its records by stream time; None if they do not expire, or by the writes of a task only."""
+        """The retention by stream time of all its records; None if some do not expire, or by a task's writes only."""
         return None
 
     def over(self, store: KeyValueStore) -> TypedStore:
@@ -397,6 +420,10 @@ class LoggedRecord(Protocol):
     def timestamp_ms(self) -> int:
         """The time since the Unix epoch; -1 if unknown."""
 
+    @property
+    def headers(self) -> Headers:
+        """The headers, without those that the library adds."""
+
 
 class UnfitRecordError(StoreIncompatibleError):
     """A record that is not of a store of the converter's kind."""
@@ -416,22 +443,15 @@ class RecordConverter(ABC):
         """Return the marks of the store after the records so far, which are stored with their pairs."""
         return {}
 
+    def written(self) -> None:
+        """Note that the store has the pairs and marks so far. Raises: as ``StateStore.restore``."""
+
 
 class PlainConverter(RecordConverter):
     """A converter for a store that keeps the same pairs as its changelog."""
 
     def convert(self, record: LoggedRecord) -> Iterable[tuple[bytes, bytes | None]]:
         return () if record.key is None else ((record.key, record.value),)
-
-
-class TimestampedConverter(RecordConverter):
-    """A converter that puts the record's time, eight bytes big-endian, before the value. A tombstone stays one."""
-
-    def convert(self, record: LoggedRecord) -> Iterable[tuple[bytes, bytes | None]]:
-        key, value = record.key, record.value
-        if key is None:
-            return ()
-        return ((key, None if value is None else TIME.pack(record.timestamp_ms) + value),)
 
 
 class RecordIterator(Closeable, Iterator[T]):

@@ -17,9 +17,9 @@ from typing import Any, Final, Protocol, Self, cast, overload
 from stores.contract.reading import Answer, of_one_moment
 from stores.errors import damaged
 from stores.interface import KeyValueIterator, KeyValueStore, KeyValueView, Position, TopicPartition
+from stores.records.codec import Codec
 from stores.records.record_kind import RECORDS
 from stores.records.segments import packed, unpacked
-from stores.records.serdes import Codec
 from stores.records.values import SURROGATE_MS, TIME, TIME_BYTES, RecordStaging, ValueAndTimestamp
 
 DROPPED: Final = "dropped"

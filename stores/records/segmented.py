@@ -24,6 +24,7 @@ from stores.contract.arguments import (
 from stores.errors import StoreIncompatibleError
 from stores.interface import KeyValueStore, KeyValueView
 from stores.records.closing import CLOSED, Closing, ClosingIndex, make_or_remove_index
+from stores.records.codec import Codec
 from stores.records.expiry import STREAM_TIME, stream_time_ms
 from stores.records.record_kind import (
     REBUILDING,
@@ -54,7 +55,7 @@ from stores.records.segment_values import (
 )
 from stores.records.segment_writes import SegmentRecord, SegmentWrites
 from stores.records.segments import SEGMENT_BYTES, RecordRetention, SegmentKeys, default_segment_ms, escaped, packed
-from stores.records.serdes import Codec, Serde, check_serde
+from stores.records.serdes import Serde, check_serde
 from stores.records.values import RecordStaging, ValueAndTimestamp, Windowed, check_span_ms
 
 K = TypeVar("K")

@@ -1,4 +1,4 @@
-"""Serializers and deserializers of keys and values, and the codec of the two of a store.
+"""Serializers and deserializers of keys and values.
 
 A serde that keeps the order lets a store's scans run in the order of the values; one that keeps prefixes lets
 ``prefix_scan`` take a part of a key. None of these uses pickle: what they read runs no code.
@@ -13,12 +13,11 @@ import json
 import math
 import struct
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from itertools import chain
-from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar, cast
+from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar
 
-from stores.errors import ConfigError, SerdeMismatchError, StoreError
+from stores.errors import ConfigError
 from stores.extras import advice
 
 __all__ = [
@@ -37,10 +36,7 @@ __all__ = [
     "StrSerde",
 ]
 
-K = TypeVar("K")
-V = TypeVar("V")
 T = TypeVar("T")
-X = TypeVar("X")
 
 
 class Serde(Protocol[T]):
@@ -126,10 +122,9 @@ class StrSerde(_Named):
 
 _UNSIGNED = struct.Struct(">Q")
 _DOUBLE = struct.Struct(">d")
-_EIGHTS = [struct.Struct("8s" * count) for count in range(17)]
+_BLOCK = 256
+"""The values that are cut at once. A format takes 32 bytes for each, and there is one for each smaller number."""
 _FLIPPED = bytes(byte ^ 0x80 for byte in range(256))
-_MANY = 64
-"""The fewest elements that a serde's function of lists gets: it has to prepare more than one that takes a value."""
 
 
 def _int64_functions() -> tuple[Callable[[int], bytes], Callable[[bytes], int]]:
@@ -164,11 +159,20 @@ def _all_ones(signs: int) -> int:
     return (lowest << 64) - lowest
 
 
-def _cut(data: bytes) -> list[bytes]:
-    """Return values of eight bytes each. In blocks they take half the time."""
-    whole = len(data) - len(data) % _EIGHTS[16].size
-    blocks = chain.from_iterable(_EIGHTS[16].iter_unpack(data[:whole]))
-    return [*blocks, *_EIGHTS[len(data) - whole >> 3].unpack(data[whole:])]
+@cache
+def _eights(count: int) -> struct.Struct:
+    """Return the format of up to ``_BLOCK`` values of eight bytes: with one code for each, they are cut fastest."""
+    return struct.Struct("8s" * count)
+
+
+def _cut(data: bytes | bytearray) -> list[bytes]:
+    """Return values of eight bytes each."""
+    rest = (len(data) >> 3) % _BLOCK
+    last = _eights(rest).unpack_from(data, len(data) - 8 * rest)
+    if len(data) < 8 * _BLOCK:
+        return list(last)
+    blocks = _eights(_BLOCK).iter_unpack(memoryview(data)[: len(data) - 8 * rest])
+    return [*chain.from_iterable(blocks), *last]
 
 
 def _joined(data: Sequence[bytes]) -> int:
@@ -199,7 +203,7 @@ class Int64Serde(_Named):
         _check_types(values, int)
         data = bytearray(struct.pack(f">{len(values)}q", *values))
         data[::8] = data[::8].translate(_FLIPPED)
-        return _cut(bytes(data))
+        return _cut(data)
 
     @staticmethod
     def deserialize_many(data: Sequence[bytes], /) -> list[int]:
@@ -308,144 +312,6 @@ STR: Final = StrSerde()
 INT64: Final = Int64Serde()
 FLOAT64: Final = Float64Serde()
 JSON: Final = JsonSerde()
-
-
-class Codec(Generic[K, V]):
-    """A codec for the keys and values of one store, or of a topic.
-
-    Its functions are those of the serdes, or None for BYTES; those of columns return None for None. If one of them
-    raises, call the method of the same purpose, which raises the error for the caller.
-    """
-
-    def __init__(self, name: str, key: Serde[K], value: Serde[V], of: str = "store") -> None:
-        self._owner, self._key, self._value = f"{of} {name!r}", key, value
-        plain_key, plain_value = isinstance(key, BytesSerde), isinstance(value, BytesSerde)
-        self.serialize_key: Callable[[K], bytes] | None = None if plain_key else key.serialize
-        self.serialize_value: Callable[[V], bytes] | None = None if plain_value else value.serialize
-        self.deserialize_key: Callable[[bytes], K] = key.deserialize
-        self.deserialize_value: Callable[[bytes], V] = value.deserialize
-        self.serialize_keys, self.deserialize_keys = _column(key, "serialize"), _column(key, "deserialize")
-        self.serialize_values, self.deserialize_values = _column(value, "serialize"), _column(value, "deserialize")
-        self.is_plain = plain_key and plain_value
-        """True if keys and values are bytes as they are."""
-
-    def encode_key(self, key: K) -> bytes:
-        """Return the bytes of ``key``. Raises: TypeError, ValueError."""
-        try:
-            data = self._key.serialize(key)
-            if not isinstance(data, bytes):
-                raise TypeError(f"serde {self._key.name} returned {type(data).__name__}, not bytes")
-        except Exception as error:
-            raise self._refused(f"key {key!r} of type {type(key).__name__}", self._key, key, error) from error
-        return data
-
-    def encode_value(self, key: K, value: V) -> bytes:
-        """Return the bytes of ``value``, which belongs to ``key``. Raises: TypeError, ValueError."""
-        try:
-            data = self._value.serialize(value)
-            if not isinstance(data, bytes):
-                raise TypeError(f"serde {self._value.name} returned {type(data).__name__}, not bytes")
-        except Exception as error:
-            what = f"value of type {type(value).__name__} for key {key!r}"
-            raise self._refused(what, self._value, value, error) from error
-        return data
-
-    def encode_keys(self, keys: Sequence[K]) -> list[bytes]:
-        """Return the bytes of all ``keys``. Raises: as ``encode_key`` for the first one that is refused."""
-        with suppress(Exception):
-            data = self.serialize_keys(keys)
-            if {bytes}.issuperset(map(type, data)):
-                return data
-        return [self.encode_key(key) for key in keys]
-
-    def encode_values(self, keys: Sequence[K], values: Sequence[V | None]) -> list[bytes | None]:
-        """Return the bytes of all ``values``, None for None. Raises: as ``encode_value`` for the first refused one."""
-        with suppress(Exception):
-            present: list[V] = [value for value in values if value is not None]
-            data = self.serialize_values(present)
-            if {bytes}.issuperset(map(type, data)):
-                return _spread(data, values)
-        pairs = zip(keys, values, strict=True)
-        return [None if value is None else self.encode_value(key, value) for key, value in pairs]
-
-    def decode_values(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> list[V | None]:
-        """Return all values by their bytes, None for None. Raises: as ``decode_value`` for the first bad one."""
-        with suppress(Exception):
-            return self.deserialize_values(values)
-        pairs = zip(keys, values, strict=True)
-        return [None if data is None else self.decode_value(key, data) for key, data in pairs]
-
-    def encode_prefix(self, prefix: K) -> bytes:
-        """Return the common first bytes of all keys with ``prefix``. Raises: ConfigError, TypeError, ValueError."""
-        if not self._key.keeps_prefixes:
-            raise ConfigError(
-                f"{self._owner}: the bytes of {self._key.name} keys do not begin with the bytes of a prefix: "
-                "use range() or another serde"
-            )
-        return self.encode_key(prefix)
-
-    def encode_bound(self, bound: K | None) -> bytes | None:
-        """Return the bytes of an end of a range, None for an open end. Raises: TypeError, ValueError."""
-        return None if bound is None else self.encode_key(bound)
-
-    def decode_key(self, key: bytes) -> K:
-        """Return the key that ``key`` is the bytes of. Raises: SerdeMismatchError."""
-        try:
-            return self.deserialize_key(key)
-        except Exception as error:
-            raise self.mismatch(key, "key", self._key.name) from error
-
-    def decode_value(self, key: bytes, value: bytes) -> V:
-        """Return the value that ``value`` is the bytes of, under ``key``. Raises: SerdeMismatchError."""
-        try:
-            return self.deserialize_value(value)
-        except Exception as error:
-            raise self.mismatch(key, "value", self._value.name) from error
-
-    def mismatch(self, key: bytes, part: str, serde: str) -> SerdeMismatchError:
-        """Return the error for bytes that the serde can't read."""
-        return SerdeMismatchError(
-            f"{self._owner}: the {part} under key {key!r} can't be read by serde {serde}: open the store "
-            "with the serde that wrote it"
-        )
-
-    def _refused(self, what: str, serde: Serde[T], given: T, error: Exception) -> Exception:
-        if isinstance(error, StoreError | MemoryError):
-            return error
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        # The text of str.encode speaks of a descriptor.
-        unfit = isinstance(serde, StrSerde) and not isinstance(given, str)
-        reason = f"a str is expected, not {type(given).__name__}" if unfit else error
-        return kind(f"{self._owner}: serde {serde.name} refuses the {what}: {reason}")
-
-
-def _column(serde: Serde[Any], purpose: str) -> Callable[[Sequence[Any]], list[Any]]:
-    """Return the function of a column for "serialize" or "deserialize", None for None. It raises what that does."""
-    if isinstance(serde, BytesSerde):
-        return list
-    one: Callable[[Any], Any] = getattr(serde, purpose)
-    many: Callable[[Sequence[Any]], list[Any]] | None = getattr(serde, f"{purpose}_many", None)
-
-    def column(elements: Sequence[Any]) -> list[Any]:
-        if many is not None and len(elements) >= _MANY:
-            try:
-                present = [each for each in elements if each is not None] if None in elements else elements
-                done = many(present)
-            except Exception:
-                done = None
-            if isinstance(done, list) and len(done) == len(present):
-                return _spread(done, elements)
-        return [None if each is None else one(each) for each in elements]
-
-    return column
-
-
-def _spread(present: list[X], among: Sequence[object]) -> list[X | None]:
-    """Return ``present`` in the places of the elements of ``among`` that are not None."""
-    if len(present) == len(among):
-        return cast(list[X | None], present)
-    rest = iter(present)
-    return [None if each is None else next(rest) for each in among]
 
 
 class _MsgspecSerde(Generic[T]):

@@ -95,7 +95,7 @@ class Session(SegmentedKind, Generic[K, V]):
         def __init__(
             self: Session[K, Any],
             key: Serde[K],
-            value: Serde[Any],
+            value: Serde[X],
             retention_ms: int,
             segment_ms: int | None = None,
             timestamped: bool = False,
@@ -103,7 +103,7 @@ class Session(SegmentedKind, Generic[K, V]):
             name: str | None = None,
             gap_ms: int | None = None,
             grace_ms: int | None = None,
-            on_close: Callable[[Windowed[K], Any, Any], None] | None = None,
+            on_close: Callable[[Windowed[K], X | ValueAndTimestamp[X], Any], None] | None = None,
         ) -> None: ...
 
         def __init__(self, *_: Any, **__: Any) -> None: ...

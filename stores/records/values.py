@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from stores.contract.arguments import TIME_BOUND_MS, check_time_ms
+from stores.contract.arguments import TIME_BOUND_MS, Headers, check_time_ms
 from stores.interface import KeyValueStore
-from stores.records.serdes import BytesSerde, Codec, Serde
+from stores.records.codec import Codec
+from stores.records.headers import stored_time_ms, stored_value, value_and_headers, with_headers
+from stores.records.serdes import BytesSerde, Serde
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -72,12 +74,34 @@ class ValueAndTimestamp(Generic[V]):
         return ValueAndTimestamp, (self.value, self.timestamp_ms)
 
 
+class ValueTimestampHeaders(NamedTuple, Generic[V]):
+    """A value, its time in milliseconds since the Unix epoch, -1 if that is unknown, and the headers of its record.
+
+    The headers are pairs of a name and a content, which may be None. Source: KIP-1271, ``ValueTimestampHeaders``.
+    """
+
+    value: V
+    timestamp_ms: int
+    headers: Headers
+
+
 class Windowed(NamedTuple, Generic[K]):
     """A key within the window or session from ``start_ms`` to ``end_ms``. Source: Kafka Streams, ``Windowed``."""
 
     key: K
     start_ms: int
     end_ms: int
+
+
+class VersionedRecord(NamedTuple, Generic[V]):
+    """A version of a key: its value from ``timestamp_ms`` on, until before ``valid_to_ms``; None for the latest one.
+
+    Source: KIP-960, ``VersionedRecord``.
+    """
+
+    value: V
+    timestamp_ms: int
+    valid_to_ms: int | None
 
 
 Report = tuple[int, Callable[[Any], None]]
@@ -140,6 +164,24 @@ class TimestampedSerde(Generic[V]):
         return TIME.pack(value.timestamp_ms) + self._inner.serialize(value.value)
 
 
+class HeadersSerde(Generic[V]):
+    """A serde of the time and the headers, followed by the value in the form of ``inner``."""
+
+    keeps_order: bool = False
+    keeps_prefixes: bool = False
+
+    def __init__(self, inner: Serde[V]) -> None:
+        self.name = f"headers-{inner.name}"
+        self._inner = inner
+
+    def serialize(self, value: ValueTimestampHeaders[V], /) -> bytes:
+        return with_headers(self._inner.serialize(value.value), value.timestamp_ms, value.headers)
+
+    def deserialize(self, data: bytes, /) -> ValueTimestampHeaders[V]:
+        value, headers = value_and_headers(data)
+        return ValueTimestampHeaders(self._inner.deserialize(value), stored_time_ms(data), headers)
+
+
 def _reader_of(inner: Serde[V]) -> Callable[[bytes], Any]:
     if isinstance(inner, BytesSerde):
         return found_bytes
@@ -187,19 +229,21 @@ def lookup_of_bytes(
 
 
 class StrippingSerde(Generic[V]):
-    """A serde that reads the value without its time."""
+    """A serde that reads the value without its time, and without ``headers`` if it may have some."""
 
     keeps_order: bool = False
     keeps_prefixes: bool = False
 
-    def __init__(self, inner: Serde[V]) -> None:
+    def __init__(self, inner: Serde[V], *, headers: bool = False) -> None:
         self.name = f"timestamped-{inner.name}"
-        self._deserialize = inner.deserialize
+        self._deserialize, self._headers = inner.deserialize, headers
 
     def serialize(self, value: V, /) -> bytes:
         raise TypeError("a timestamped store needs a timestamp with each value")
 
     def deserialize(self, data: bytes, /) -> V:
+        if self._headers:
+            return self._deserialize(stored_value(data))
         if len(data) < TIME_BYTES:
             raise ValueError("a timestamped value has at least eight bytes")
         return self._deserialize(data[8:])
@@ -214,7 +258,8 @@ def time_of(data: bytes) -> int:
 class StagedWrite(NamedTuple):
     """A write. ``kept`` None deletes; ``log_value`` None is a tombstone; ``timestamp_ms`` None is the record's time.
 
-    Without a ``log_key`` it is not logged: a record only moves within the store.
+    Without a ``log_key`` it is not logged: a record only moves within the store. ``log_value`` is the value of the
+    changelog record, or what ``RecordKind.log_parts`` makes it of.
     """
 
     key: bytes
@@ -279,6 +324,10 @@ class RecordStaging(ABC):
         """Stage a write without logging it, for a record that only moves within the store."""
         self.put_all([StagedWrite(key, kept)])
 
+    def put_columns(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+        """Stage and log each value under its key, all or none. The last value of a key wins."""
+        self.put_all(list(map(StagedWrite, keys, values, keys, values)))
+
     @abstractmethod
     def put_all(self, writes: Sequence[StagedWrite], marks: Mapping[str, bytes | None] | None = None) -> None:
         """Stage all writes and marks, or nothing if one of them is refused. The last write of a key wins.
@@ -316,6 +365,13 @@ class StagingOver(RecordStaging):
         self._inner.changes(part)
 
 
+def put_columns(store: KeyValueStore, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+    """Stage each value under its key in ``store``, all or none. The last one of a key wins. Raises: as ``put_all``."""
+    writes = dict(zip(keys, values, strict=True))
+    # Those that a later one replaces are checked, too.
+    store.put_many(writes if len(writes) == len(keys) else list(zip(keys, values, strict=True)))
+
+
 class StoreStaging(RecordStaging):
     """A staging without a task and without a changelog."""
 
@@ -332,6 +388,9 @@ class StoreStaging(RecordStaging):
         self, key: bytes, kept: bytes | None, log_key: bytes, log_value: bytes | None, timestamp_ms: int | None
     ) -> None:
         self.store.put(key, kept)
+
+    def put_columns(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+        put_columns(self.store, keys, values)
 
     def put_all(self, writes: Sequence[StagedWrite], marks: Mapping[str, bytes | None] | None = None) -> None:
         pairs = [(write.key, write.kept) for write in writes]

@@ -111,7 +111,7 @@ class Window(SegmentedKind, Generic[K, V]):
         def __init__(
             self: Window[K, Any],
             key: Serde[K],
-            value: Serde[Any],
+            value: Serde[X],
             size_ms: int,
             retention_ms: int,
             segment_ms: int | None = None,
@@ -120,7 +120,7 @@ class Window(SegmentedKind, Generic[K, V]):
             *,
             name: str | None = None,
             grace_ms: int | None = None,
-            on_close: Callable[[Windowed[K], Any, Any], None] | None = None,
+            on_close: Callable[[Windowed[K], X | ValueAndTimestamp[X], Any], None] | None = None,
         ) -> None: ...
 
         def __init__(self, *_: Any, **__: Any) -> None: ...

@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from stores.errors import ConfigError
-from stores.records import closing, expiring
+from stores.records import closing, expiring, versions
 from stores.records.expiry import STREAM_TIME, has_expired, stream_time_of
+from stores.records.headers import stored_time_ms, value_and_headers
+from stores.records.key_value import WITH_HEADERS
 from stores.records.record_kind import RECORDS, described
 from stores.records.segments import (
     SEGMENT_BYTES,
@@ -47,7 +49,9 @@ class Decoder:
         self._value = _serde(kind.get("value")) if value is None else value
         self._keys = keys_described(kind)
         self._timestamped = has_timestamps(kind)
-        self._index = expiring.INDEX if kind.get("expires") else closing.INDEX if kind.get("closes") else None
+        self._with_headers = kind.get("kind") == WITH_HEADERS
+        self._versioned = kind.get("kind") == versions.VERSIONED
+        self._index = _index(kind)
         lived_ms = kind.get("retention_ms", kind.get(TTL))
         self._expired_ms = -1
         """The highest time that has expired; -1 for none."""
@@ -55,7 +59,10 @@ class Decoder:
             self._expired_ms = stream_time_of(marks.get(STREAM_TIME)) - lived_ms
 
     def is_expired(self, key: bytes, value: bytes, *, plain: bool = False) -> bool:
-        """Return True for a record that the store no longer shows; ``plain`` as in ``record``."""
+        """Return True for a record that the store no longer shows; ``plain`` as in ``record``.
+
+        All versions that a versioned store keeps count as shown.
+        """
         if self._keys is not None:
             return self._keys.time(key) <= self._expired_ms
         return self._timestamped and not plain and has_expired(value, self._expired_ms)
@@ -70,17 +77,48 @@ class Decoder:
         ``plain`` is True in the older data family of a store that is being upgraded, whose values have no time.
         Raises: ConfigError for bytes that are not of the serde.
         """
+        if self._versioned:
+            return self._version(key, value)
         keys = self._keys
         line: Line = {} if keys is None else {**keys.times(key)}
         bare = key if keys is None else keys.key(key[SEGMENT_BYTES:])
         if self._timestamped and not plain:
-            line["timestamp_ms"] = int.from_bytes(value[:TIME_BYTES], "big", signed=True)
-            value = value[TIME_BYTES:]
+            if self._with_headers:
+                value, more = _with_headers(key, value)
+                line |= more
+            else:
+                line["timestamp_ms"] = int.from_bytes(value[:TIME_BYTES], "big", signed=True)
+                value = value[TIME_BYTES:]
         return {
             "key": _decoded(self._key, "key", bare, key),
             "value": _decoded(self._value, "value", value, key),
             **line,
         }
+
+    def _version(self, place: bytes, version: bytes) -> Line:
+        """Return a version; the value of a deletion is None."""
+        time_ms, value = versions.time_in(place, version), versions.value_in(version)
+        return {
+            "key": _decoded(self._key, "key", versions.key_in(place), place),
+            "value": None if value is None else _decoded(self._value, "value", value, place),
+            "timestamp_ms": time_ms,
+        }
+
+
+def _with_headers(key: bytes, stored: bytes) -> tuple[bytes, Line]:
+    """Return a value of a store with headers, and its time and headers. Raises: ConfigError if they can't be read."""
+    try:
+        value, headers = value_and_headers(stored)
+    except ValueError as error:
+        raise ConfigError(f"the value of the record with key {escaped(key)} can't be read: {error}") from error
+    return value, {"timestamp_ms": stored_time_ms(stored), "headers": headers}
+
+
+def _index(kind: Mapping[str, object]) -> bytes | None:
+    """Return the beginning of the keys of an index of a store with this description; None for a store without one."""
+    if kind.get("kind") == versions.VERSIONED:
+        return versions.INDEX
+    return expiring.INDEX if kind.get("expires") else closing.INDEX if kind.get("closes") else None
 
 
 def _serde(described: object) -> str | None:
@@ -112,12 +150,16 @@ def escaped(data: bytes) -> str:
 def as_json(line: Line) -> str:
     """Return a line of JSON in ASCII. Bytes are in hexadecimal, and the names of such parts end with ``_hex``.
 
+    Headers are pairs of a name and a content, such as ``[["trace", "0f"]]``.
+
     JSON has no infinity: that of a float64 is the text ``inf`` or ``-inf``.
     """
     plain: Line = {}
     for name, part in line.items():
         if isinstance(part, bytes):
             plain[f"{name}_hex"] = part.hex()
+        elif isinstance(part, tuple):
+            plain[f"{name}_hex"] = [(title, None if content is None else content.hex()) for title, content in part]
         else:
             plain[name] = str(part) if isinstance(part, float) and math.isinf(part) else part
     return json.dumps(plain)
@@ -133,4 +175,6 @@ def _text(part: object) -> str:
         return escaped(part)
     if isinstance(part, str):
         return json.dumps(part, ensure_ascii=False)[1:-1].replace('\\"', '"')
+    if isinstance(part, tuple):
+        part = [(title, None if content is None else escaped(content)) for title, content in part]
     return json.dumps(part, ensure_ascii=False)

@@ -30,9 +30,9 @@ from stores.failpoints import Part, declare, reach
 from stores.files.plain_files import check_no_link, parsed_json
 from stores.forwarding import ForwardedTimestamps, LoggedStore
 from stores.interface import HoldsStored, KeyValueStore, TopicPartition
-from stores.records import TimestampedKeyValue
 from stores.records.record_kind import RecordKind, is_empty
 from stores.records.segments import packed
+from stores.records.timestamped import TimestampedKind
 from stores.spark.context import RecordTime, TimedStaging
 from stores.spark.figures import size_of, store_figures
 from stores.tasks.stores.log_follower import LogFollower
@@ -310,13 +310,6 @@ class RecordingStore(LoggedStore):
         self.inner.put(key, value)
         self._changes.pairs[key] = value
 
-    def put_many(self, pairs: Mapping[bytes, bytes | None] | Iterable[tuple[bytes, bytes | None]]) -> None:
-        if isinstance(pairs, dict):
-            self.inner.put_many(pairs)
-            self._log_all(pairs.items())
-        else:
-            super().put_many(pairs)
-
     def _log_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
         self._changes.pairs.update(pairs)
 
@@ -356,7 +349,7 @@ def logged_marks(store: KeyValueStore) -> list[str]:
 
 def keep_ttl(store: KeyValueStore, records: RecordKind | None) -> None:
     """Stage the time to live of ``records`` as a mark, if it is another one than in the state."""
-    if not isinstance(records, TimestampedKeyValue) or not store.keeps_marks:
+    if not isinstance(records, TimestampedKind) or not store.keeps_marks:
         return
     mark = None if records.ttl_ms is None else packed(records.ttl_ms)
     if mark != store.mark(TTL):

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stores.changelog.files import Retention, VersionLog
-from stores.changelog.files.folder import PutIfAbsent
 from stores.config import StoreConfig
+from stores.files.folder import PutIfAbsent
 
 if TYPE_CHECKING:
     import pyarrow

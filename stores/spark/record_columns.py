@@ -26,7 +26,7 @@ FORWARDED = (
 """The columns of forwarded records, and their order."""
 FORWARDED_COLUMNS = ("topic", "key", "value", "timestamp", "headers", "partition")
 UNNAMED = "input"
-"""The topic of records that have no column for it."""
+"""The topic of records that have no column for it, or a null there."""
 _ORIGIN = ("topic", "partition")
 _US = 1000
 """The microseconds of a millisecond."""
@@ -76,6 +76,7 @@ def _headers(column: pyarrow.Array | None, count: int) -> pyarrow.Array:
 
 def records_of(rows: pyarrow.RecordBatch, key: str, number: int) -> Iterator[tuple[TopicPartition, Record]]:
     """Return rows as records, with the input partition of each; ``number`` is that of rows without one."""
+    rows = _with_origins(rows, number)
     names, count = set(rows.schema.names), rows.num_rows
     topics = rows.column("topic").to_pylist() if "topic" in names else [UNNAMED] * count
     numbers = rows.column("partition").to_pylist() if "partition" in names else [number] * count
@@ -94,6 +95,7 @@ def inputs_of(
 
     With ``in_order`` it is their order among all: the same input may come again after another one.
     """
+    rows = _with_origins(rows, number)
     names = [name for name in _ORIGIN if name in rows.schema.names]
     starts = _starts(rows, names)
     if len(starts) > 1 and not in_order:
@@ -106,6 +108,15 @@ def inputs_of(
         yield TopicPartition(origin.get("topic", UNNAMED), origin.get("partition", number)), records[start:end]
 
 
+def _with_origins(rows: pyarrow.RecordBatch, number: int) -> pyarrow.RecordBatch:
+    """Return the rows without nulls in the columns of their input, as if such a row had no such column."""
+    for name, unknown in zip(_ORIGIN, (UNNAMED, number), strict=True):
+        place = rows.schema.get_field_index(name)
+        if place >= 0 and rows.column(place).null_count:
+            rows = rows.set_column(place, name, rows.column(place).fill_null(unknown))
+    return rows
+
+
 def _starts(rows: pyarrow.RecordBatch, names: Sequence[str]) -> list[int]:
     """Return the places of rows that differ from those before them in one of these columns."""
     import pyarrow.compute as pc
@@ -113,7 +124,7 @@ def _starts(rows: pyarrow.RecordBatch, names: Sequence[str]) -> list[int]:
     starts = {0}
     for name in names:
         column = rows.column(name)
-        changed = pc.not_equal(column.slice(1), column.slice(0, rows.num_rows - 1)).fill_null(True)
+        changed = pc.not_equal(column.slice(1), column.slice(0, rows.num_rows - 1))
         starts.update(place + 1 for place in pc.indices_nonzero(changed).to_pylist())
     return sorted(starts)
 
@@ -199,7 +210,7 @@ class Forwarded:
         self._before.append(pa.record_batch(columns, names=list(FORWARDED_COLUMNS)))
 
 
-def _as_arrow(headers: Iterable[Iterable[tuple[str, bytes]]]) -> pyarrow.Array:
+def _as_arrow(headers: Iterable[Headers]) -> pyarrow.Array:
     """Return headers, null for a record that has none."""
     import pyarrow as pa
 

@@ -23,10 +23,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 
 from stores.changelog.files import VersionLog
 from stores.errors import ChangelogError, ConfigError, SerdeMismatchError
-from stores.records.expiry import STREAM_TIME, stream_time_of
+from stores.records.expiry import STREAM_TIME, has_expired, stream_time_of
+from stores.records.headers import stored_time_ms, stored_value
+from stores.records.key_value import WITH_HEADERS
 from stores.records.segments import SEGMENT_BYTES, RecordRetention, has_timestamps, keys_described, unpacked
 from stores.records.serdes import FLOAT64, INT64, JSON, STR
 from stores.records.values import TIME_BYTES
+from stores.records.versions import INDEX, VERSIONED, key_in, time_in, value_in
 from stores.spark.context import TIMES_KIND, shown_timer
 from stores.spark.local_state import TTL
 from stores.spark.watermark import next_watermark_of
@@ -108,8 +111,11 @@ class StateReader(DataSourceReader):
 
 
 K = TypeVar("K")
-Row = tuple[int, str, str, str, datetime | None, datetime | None, datetime | None]
-"""Partition, store, key, value, timestamp, and the start and the end of a window or a session."""
+Row = tuple[int, str, str, str | None, datetime | None, datetime | None, datetime | None]
+"""Partition, store, key, value, timestamp, and the start and the end of a window or a session.
+
+A versioned store has a row for each version; that of a deletion has no value."""
+_Shown = tuple[str, str | None, datetime | None, datetime | None, datetime | None]
 _SERDES: Mapping[str, Any] = {serde.name: serde for serde in (STR, INT64, FLOAT64, JSON)}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -171,9 +177,11 @@ def expired_by(kind: Mapping[str, Any], marks: Mapping[str, bytes]) -> Callable[
     if keys is not None:
         first_ms = RecordRetention(kind["retention_ms"], kind["segment_ms"]).first_live_ms(stream_time_ms)
         return lambda key, value: keys.time(key) < first_ms
+    if kind["kind"] == VERSIONED:
+        return lambda key, value: key.startswith(INDEX)
     if TTL in marks:
         limit_ms = stream_time_ms - unpacked(marks[TTL])
-        return lambda key, value: 0 <= int.from_bytes(value[:TIME_BYTES], "big", signed=True) <= limit_ms
+        return lambda key, value: has_expired(value, limit_ms)
     return lambda key, value: False
 
 
@@ -188,10 +196,14 @@ class _Decoder:
         self._size_ms = kind.get("size_ms")
         self._key, self._value = _SERDES.get(kind.get("key", "")), _SERDES.get(kind.get("value", ""))
 
-    def row(self, key: bytes, value: bytes) -> tuple[str, str, datetime | None, datetime | None, datetime | None]:
+    def row(self, key: bytes, value: bytes) -> _Shown:
         if self._kind == TIMES_KIND:
             text, nothing, time_ms = shown_timer(key, value)
             return text, nothing, _time(time_ms), None, None
+        if self._kind == VERSIONED:
+            data, shown_key = value_in(value), self._shown(self._key, key_in(key), "key", key)
+            shown = None if data is None else self._shown(self._value, data, "value", key)
+            return shown_key, shown, _time(time_in(key, value)), None, None
         start = end = timestamp = None
         bare = key
         if self._keys is not None:
@@ -199,8 +211,7 @@ class _Decoder:
             end = ends[0] if ends else start + self._size_ms if isinstance(self._size_ms, int) else None
             bare = self._keys.key(key[SEGMENT_BYTES:])
         if self._timestamped:
-            timestamp = int.from_bytes(value[:TIME_BYTES], "big", signed=True)
-            value = value[TIME_BYTES:]
+            timestamp, value = self._timed(key, value)
         return (
             self._shown(self._key, bare, "key", key),
             self._shown(self._value, value, "value", key),
@@ -208,6 +219,17 @@ class _Decoder:
             None if start is None else _time(start),
             None if end is None else _time(end),
         )
+
+    def _timed(self, key: bytes, value: bytes) -> tuple[int, bytes]:
+        if self._kind != WITH_HEADERS:
+            return int.from_bytes(value[:TIME_BYTES], "big", signed=True), value[TIME_BYTES:]
+        try:
+            return stored_time_ms(value), stored_value(value)
+        except ValueError as error:
+            raise SerdeMismatchError(
+                f"the value under the key {key.hex()} of store {self._store!r} can't be read: {error}. Read the state "
+                "with the release that wrote it"
+            ) from error
 
     def _shown(self, serde: Any, data: bytes, what: str, key: bytes) -> str:
         if serde is None:

@@ -9,10 +9,10 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from stores.changelog.files import Retention, VersionLog
-from stores.changelog.files.folder import PutIfAbsent
 from stores.config import StoreConfig
 from stores.declarations import Stores
 from stores.errors import ChangelogError, ConfigError, StoreError, StoreIncompatibleError
+from stores.files.folder import PutIfAbsent
 from stores.spark.arguments import (
     SPARK_MIN,
     check_batches,

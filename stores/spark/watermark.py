@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from stores.changelog.files.folder import Folder, open_folder
 from stores.errors import ConfigError, StoreIncompatibleError
+from stores.files.folder import Folder, open_folder
 from stores.files.plain_files import parsed_json
 
 _ON_HADOOP = {"s3a://": "s3://", "s3n://": "s3://"}

@@ -69,7 +69,7 @@ RECOVER_BEFORE_COPY = declare(
     "opening found a marker and is about to roll it forward",
     part=Part.RECOVERY,
     after=_BEGUN,
-    nothing_before=True,
+    settled_before=True,
     twice=True,
 )
 RECOVER_COPIED = declare(
@@ -77,14 +77,14 @@ RECOVER_COPIED = declare(
     "opening has copied, the staging store is not emptied",
     part=Part.RECOVERY,
     after=_BEGUN,
-    nothing_before=True,
+    settled_before=True,
 )
 RECOVER_TRUNCATED = declare(
     "dual_store.recover.truncated",
     "opening has emptied the staging store",
     part=Part.RECOVERY,
     after=_BEGUN,
-    nothing_before=True,
+    settled_before=True,
     twice=True,
     always=True,
 )
@@ -156,6 +156,10 @@ class DualStoreStaging(BatchStaging):
         self._sequence = _number(opened.engine.meta().get(_SEQUENCE))
         self.second = open_engine(type(opened.engine), directory.staging, opened.traits.durability, opened.options)
         """The staging store."""
+
+    def change_writer(self) -> None:
+        super().change_writer()
+        self.second.change_writer()
 
     def begin_spill(self) -> Spill:
         return Spill(self.second, b"\x00" + token_bytes(TOKEN_BYTES - 1), self.part_bytes)

@@ -150,6 +150,10 @@ class NativeStaging(Staging):
         super().use(engine)
         self.lookup = engine.get
 
+    def change_writer(self) -> None:
+        super().change_writer()
+        self._thread, self._writer = current_thread(), self.access.writer
+
     @property
     def _transactions(self) -> TransactionalEngine:
         return cast(TransactionalEngine, self.engine)

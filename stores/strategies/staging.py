@@ -240,6 +240,10 @@ class Staging(ABC):
         if not self.manages_offsets:
             self.engine.persist()
 
+    def change_writer(self) -> None:
+        """Note that this thread is the writer from now on. Nothing is staged."""
+        self.engine.change_writer()
+
     def verify(self) -> None:
         """Read all committed data and check it for damage. Raises: StoreCorruptedError."""
         self.engine.verify()

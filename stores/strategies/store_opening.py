@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from abc import ABC
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -12,6 +13,7 @@ from typing import Any
 from stores.engines.engine import Engine
 from stores.engines.families import split_or_whole
 from stores.errors import StoreClosedError, StoreError, damaged
+from stores.files.creation import CAPTURED
 from stores.files.identity import present_version
 from stores.files.plain_files import translated_system_errors
 from stores.files.store_directory import StoreDirectory, migrate
@@ -55,6 +57,8 @@ def open_over(
 
     tearable = engine.torn_by_power_loss(durability)
     directory = StoreDirectory.open(path, traits.backend, durability, build, tearable=tearable)
+    # A process may have been killed while it sent a snapshot from there.
+    shutil.rmtree(path / CAPTURED, ignore_errors=True)
     if directory.clean:
         try:
             with translated_system_errors(path):

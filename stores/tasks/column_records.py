@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from operator import itemgetter
 from typing import Any, overload
 
@@ -74,7 +75,7 @@ class ColumnRecords(KeptInColumns):
 
 def bytes_of(*columns: Sequence[bytes | None]) -> int:
     """Return the bytes of all elements of columns."""
-    return sum(sum(map(len, filter(None, column))) for column in columns)
+    return sum(map(len, filter(None, chain(*columns))))
 
 
 def column_of(records: Sequence[Record], name: str) -> list[Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import importlib
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -17,6 +18,7 @@ from stores.files.store_directory import checked_path
 from stores.interface import ProcessingGuarantee, TopicPartition
 from stores.registry import backend_named, member
 from stores.settings import ANY_NUMBER, SAME, TRUE_OR_FALSE, Known, Properties, Property, boolean, one_of, read
+from stores.snapshots.settings import CPU_SHARE, INTERVAL_MS, KEEP, Snapshots
 from stores.tasks.context import BatchFunction, InitFunction, ProcessFunction
 from stores.tasks.directory.state_directory import StateDirectory, Watch
 from stores.tasks.directory.unnamed_stores import clean_stores, kept_homes
@@ -77,6 +79,7 @@ class TaskConfig(TaskSettings):
         check_application(settings["application_id"])
         checked_path(settings["state_dir"])
         settings["state_dir"] = Path(settings["state_dir"]) / settings["application_id"]
+        snapshots = _snapshots(settings)
         of_task = {known.setting for known in TASK_PROPERTIES.values()}
         mine = {setting: value for setting, value in settings.items() if setting in of_task}
         of_store = {setting: value for setting, value in settings.items() if setting not in of_task}
@@ -85,6 +88,7 @@ class TaskConfig(TaskSettings):
         return cls(
             **mine,
             topology=topology,
+            snapshots=snapshots,
             store=StoreConfig.from_settings(of_store, options),
             transactional=of_store.get("transactional"),
         )
@@ -148,6 +152,38 @@ class TaskConfig(TaskSettings):
         return state.clean(older_than, {*spared, *kept_homes(state, self.topology)})
 
 
+def _snapshots(settings: dict[str, Any]) -> Snapshots | None:
+    """Take the settings of snapshots out of ``settings``. Raises: ConfigError."""
+    given = {name: settings.pop(setting) for name, setting in _OF_SNAPSHOTS.items() if setting in settings}
+    if given and "location" not in given:
+        raise ConfigError("properties of snapshots need snapshot.dir, which says where they are: add it, or drop them")
+    return Snapshots(**given) if given else None
+
+
+_OF_SNAPSHOTS: Mapping[str, str] = {
+    "location": "snapshot_dir",
+    "put_if_absent": "snapshot_put_if_absent",
+    "interval_ms": "snapshot_interval_ms",
+    "keep": "snapshot_keep",
+    "cpu_share": "snapshot_cpu_share",
+}
+
+
+def _function(text: str) -> Callable[..., Any]:
+    """Return the function that ``MODULE:NAME`` names. Raises: ConfigError; the errors of the module itself."""
+    module_name, _, name = text.partition(":")
+    if not name or not all(module_name.split(".")):
+        raise ValueError(text)
+    try:
+        found = getattr(importlib.import_module(module_name), name, None)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error}: correct the name, or put the module on the path of Python") from error
+    if not callable(found):
+        raise ConfigError(f"the module {module_name!r} has no function {name!r}")
+    function: Callable[..., Any] = found
+    return function
+
+
 def _seconds(text: str) -> float:
     milliseconds = int(text)
     if milliseconds < 0:
@@ -156,6 +192,7 @@ def _seconds(text: str) -> float:
 
 
 _TIME = "a whole number from 0"
+_ONLY_LOGS = "none: Kafka Streams restores from changelogs only"
 TASK_PROPERTIES: Known = {
     "application.id": Property(
         "application_id", str, "a name", "the name of the application", SAME, default="the name of the Application"
@@ -202,7 +239,7 @@ TASK_PROPERTIES: Known = {
         "auto_offset_reset",
         OffsetReset,
         one_of(OffsetReset),
-        "the place at which an input begins without a committed offset, or after that offset is gone",
+        "the place at which an input begins without a committed offset, or continues if its offset is gone",
         "the same name, with the default earliest",
         default="not set: the first offset, and an error after it is gone",
     ),
@@ -216,6 +253,47 @@ TASK_PROPERTIES: Known = {
     ),
     "state.cleanup.delay.ms": Property(
         "state_cleanup_delay_s", _seconds, _TIME, "the time after which files that nobody uses are removed", SAME, "ms"
+    ),
+    "snapshot.dir": Property(
+        _OF_SNAPSHOTS["location"],
+        str,
+        "a folder, or a URI of pyarrow.fs",
+        "the place of snapshots by files, which all workers share: a lost store begins there",
+        _ONLY_LOGS,
+        default="not set: none are taken",
+    ),
+    "snapshot.put.if.absent": Property(
+        _OF_SNAPSHOTS["put_if_absent"],
+        _function,
+        "MODULE:NAME",
+        "the function that puts an object unless there is one: for an object store",
+        _ONLY_LOGS,
+        default="not set",
+    ),
+    "snapshot.interval.ms": Property(
+        _OF_SNAPSHOTS["interval_ms"],
+        int,
+        _TIME,
+        "the least time between two snapshots of a store",
+        _ONLY_LOGS,
+        "ms",
+        f"{INTERVAL_MS:,}",
+    ),
+    "snapshot.keep": Property(
+        _OF_SNAPSHOTS["keep"],
+        int,
+        "a whole number from 1",
+        "the snapshots of each store that are kept",
+        "none",
+        default=str(KEEP),
+    ),
+    "snapshot.cpu.share": Property(
+        _OF_SNAPSHOTS["cpu_share"],
+        float,
+        "a number above 0",
+        "the share of one processor that the process sends snapshots with",
+        "none",
+        default=str(CPU_SHARE),
     ),
     "num.standby.replicas": Property("num.standby.replicas", int, ANY_NUMBER, "only 0", SAME),
     "num.stream.threads": Property("num.stream.threads", int, ANY_NUMBER, "only 1", SAME),

@@ -10,21 +10,29 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from stores.changelog.interface import Changelog, Record
 from stores.config import StoreConfig
 from stores.declarations import StoreSetting, check_setting, configured
 from stores.errors import ChangelogError, ConfigError, DeserializationError, StoreIncompatibleError
+from stores.files.creation import wipe
 from stores.interface import IsolationLevel, KeyValueStore, PositionBound, TopicPartition
 from stores.metrics import StoreMetrics
 from stores.records.key_value import KeyValue
 from stores.records.record_kind import RecordKind, is_empty
-from stores.records.timestamped import TimestampedKeyValue
+from stores.records.timestamped import TimestampedKind
 from stores.registry import backend_named
+from stores.snapshots import Snapshots
+from stores.snapshots.objects import WHOLE_TOPIC
+from stores.tasks.directory.replacement import complete
+from stores.tasks.directory.store_places import PREPARE_END, beside
+from stores.tasks.directory.task_files import FollowingStore
+from stores.tasks.global_dead_letters import GlobalDeadLetters
 from stores.tasks.identifier import check_topic
-from stores.tasks.on_error import DeadLetterTopic, OnError, checked_on_error
-from stores.tasks.stores.log_follower import ColumnReader, LogFollower, Piece
+from stores.tasks.on_error import DeadLetterTopic, OnError, check_dead_letter_topic, checked_on_error
+from stores.tasks.stores.file_snapshots import begin_from_snapshot, snapshots_of
+from stores.tasks.stores.log_follower import RESTORING, ColumnReader, LogFollower, OnRestore, Piece, piece_limits
 from stores.tasks.stores.log_format import VERSION_HEADER, Conversion
 from stores.topic import Topic, topic_name
 
@@ -32,8 +40,6 @@ _log = logging.getLogger(__name__)
 
 _TOLD_EVERY = 10_000
 """One of this number of records that are left out causes a warning, always the first one."""
-COMMIT_BYTES_MAX = 8 * 1024 * 1024
-"""The keys and values after which a commit takes no more records."""
 
 
 @dataclass(frozen=True, init=False)
@@ -49,29 +55,37 @@ class GlobalStore:
 
     ``on_deserialization_error`` is the choice for a record that the store's serdes can't read, or whose key is too long
     for the backend. ``"raise"`` raises the error to the thread that follows the topic. ``"skip"`` leaves the record
-    out, counts it (``StoreMetrics.skipped_total``) and logs a warning. The key then keeps the value that it has. There
-    is no dead-letter topic: each process reads all records, and some of them again.
+    out, counts it (``StoreMetrics.skipped_total``) and logs a warning. The key then keeps the value that it has.
+    ``DeadLetterTopic(topic)`` also sends the record there, and so those with an empty key: once, although each process
+    reads all records. Kafka Streams has no dead letters of global stores.
 
     Raises: TypeError; ConfigError for a store that does not isolate uncommitted writes or keep offsets, or has other
-    records than bytes, KeyValue and TimestampedKeyValue without a time to live. Source: KIP-161.
+    records than bytes, KeyValue, and TimestampedKeyValue with headers or without and without a time to live.
+    ConfigError also for dead letters that would go to the store's own topic. Source: KIP-161, KIP-1034.
     """
 
     topic: str
     store: StoreSetting
-    on_deserialization_error: OnError
+    on_deserialization_error: OnError | DeadLetterTopic
 
     def __init__(
         self,
         topic: str | Topic[Any, Any],
         store: StoreSetting = None,
         *,
-        on_deserialization_error: OnError | str = OnError.RAISE,
+        on_deserialization_error: OnError | DeadLetterTopic | str = OnError.RAISE,
     ) -> None:
         check_setting("a global store", store)
         object.__setattr__(self, "topic", topic_name(topic))
         object.__setattr__(self, "store", _typed(topic, store) if isinstance(topic, Topic) else store)
-        object.__setattr__(self, "on_deserialization_error", _checked_on_error(on_deserialization_error))
         check_topic(self.topic)
+        on_error = checked_on_error(
+            on_deserialization_error,
+            [TopicPartition(self.topic, 0)],
+            "on_deserialization_error",
+            f"the global store of {self.topic!r}",
+        )
+        object.__setattr__(self, "on_deserialization_error", on_error)
         _check(self.config)
 
     @property
@@ -99,7 +113,10 @@ class TopicConversion(Conversion):
 
     def fitting(self, partition: TopicPartition, record: Record) -> Iterator[tuple[bytes, bytes | None]]:
         if not record.key:
-            self._copy.leave_out(partition, record.offset, "its key is empty")
+            reason = "its key is empty"
+            self._copy.leave_out(
+                partition, record, reason, ChangelogError(f"{self._refusal(partition, record)}: {reason}")
+            )
             return
         try:
             if self._topic is not None:
@@ -113,11 +130,11 @@ class TopicConversion(Conversion):
         except _UnfitKeyError as error:
             if not self._copy.skips:
                 raise
-            self._copy.leave_out(partition, record.offset, str(error.__cause__))
+            self._copy.leave_out(partition, record, str(error.__cause__), ChangelogError(str(error)))
         except DeserializationError as error:
             if not self._copy.skips:
                 raise DeserializationError(f"{self._refusal(partition, record)}: {error}") from error.__cause__
-            self._copy.leave_out(partition, record.offset, "a serde can't read it")
+            self._copy.leave_out(partition, record, "a serde can't read it", error)
 
     def unfit(self, partition: TopicPartition, record: Record, reason: str) -> ChangelogError:
         return _UnfitKeyError(
@@ -133,16 +150,35 @@ class TopicConversion(Conversion):
 class GlobalCopy(LogFollower):
     """The copy of one global store in this process, at ``path``. For the thread that opens it, but for ``view``."""
 
-    def __init__(self, name: str, path: Path, described: GlobalStore, changelog: Changelog) -> None:
-        super().__init__(name, path, described.config)
-        self._topic, self._changelog = described.topic, changelog
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        described: GlobalStore,
+        changelog: Changelog,
+        application_id: str,
+        snapshots: Snapshots | None = None,
+    ) -> None:
+        super().__init__(name, path, described.config, changelog, described.topic)
+        self._changelog = changelog
         self._serdes = _serdes(described)
-        self.skips = described.on_deserialization_error is OnError.SKIP
+        self._on_error = on_error = described.on_deserialization_error
+        self._letters = None
+        if isinstance(on_error, DeadLetterTopic):
+            self._letters = GlobalDeadLetters(changelog, application_id, name, on_error.topic)
+        whole_topic = TopicPartition(described.topic, WHOLE_TOPIC)
+        plan = FollowingStore(name, path, described.config, whole_topic, changelog)
+        # Letters of records before the snapshot of another store would never be sent.
+        choice = str(on_error) if self._letters is None else self._letters.id
+        self._snapshots = snapshots_of(plan, snapshots, {"on_deserialization_error": choice})
+        self.skips = on_error is not OnError.RAISE
         """True if records that the store can't have are left out."""
         self._next: dict[TopicPartition, int] = {}
         """The next offset to read of each partition."""
         self._ends: dict[TopicPartition, int] = {}
         """The ends that ``ends`` has returned last."""
+        self._written: dict[TopicPartition, int] = {}
+        """The last offset of each partition that is in the store."""
         self.skipped_total = 0
         """The records with a key that were left out since the store was made."""
 
@@ -154,21 +190,27 @@ class GlobalCopy(LogFollower):
     @property
     def metrics(self) -> StoreMetrics:
         """The metrics of the store, with the number of records that were left out. For any thread."""
-        return replace(self.store.metrics, skipped_total=self.skipped_total)
+        dead_letter_total = 0 if self._letters is None else self._letters.sent_total
+        return replace(self.store.metrics, skipped_total=self.skipped_total, dead_letter_total=dead_letter_total)
 
     def engine_metrics(self) -> Mapping[str, int]:
         """Return what ``StateStore.engine_metrics`` returns."""
         return self.store.engine_metrics()
 
-    def open(self) -> None:
+    def open(self, on_restore: OnRestore | None = None) -> None:
         """Open the store, and find out where it goes on in each partition. Nothing is read yet.
 
-        A store that is damaged, or has data that the topic has no more, is wiped. Raises: ChangelogError if the topic
-        does not exist; StoreIncompatibleError if the store is of another backend or kind; as ``open_store``.
+        A store that is damaged, or has data that the topic has no more, is wiped. An empty one begins from a snapshot,
+        if there is one; ``on_restore`` gets its progress. Raises: ChangelogError if the topic does not exist;
+        StoreIncompatibleError if the store is of another backend or kind; as ``open_store``; errors of ``on_restore``.
         """
+        self._snapshots.forget()
+        complete(self.path)
+        wipe(beside(self.path, PREPARE_END))  # Of a process that was killed while it began from a snapshot.
         count = self._changelog.topics().get(self._topic, 0)
         if not count:
             raise ChangelogError(f"the topic {self._topic!r} of global store {self.name!r} does not exist: create it")
+        check_dead_letter_topic(self._on_error, self._changelog, f"global store {self.name!r}")
         self._changelog.expect_reads_to_end(self._topic)
         partitions = [TopicPartition(self._topic, number) for number in range(count)]
         self._next = {partition: self._changelog.start_offset(partition) for partition in partitions}
@@ -179,10 +221,15 @@ class GlobalCopy(LogFollower):
                 f"global store {self.name!r} is not as described: {error}. To read its topic whole instead, remove "
                 f"{self.path}"
             ) from error
-        for partition in partitions:
-            offset = self.store.committed_offset(partition)
-            if offset is not None:
-                self._next[partition] = offset + 1
+        if not self._committed():  # One of which all is deleted has offsets, too.
+            begin_from_snapshot(self, self._snapshots, on_restore)
+        self._written = self._committed()
+        self._next.update({partition: offset + 1 for partition, offset in self._written.items()})
+        self._snapshots.begin()
+
+    def close(self) -> None:
+        self._snapshots.end()
+        super().close()
 
     def follow(self, records_max: int) -> int:
         """Write up to ``records_max`` new records of all partitions in one commit; return how many were read.
@@ -192,7 +239,13 @@ class GlobalCopy(LogFollower):
         Raises: ChangelogError and DeserializationError for a record that the store can't have; ChangelogError if the
         topic no longer has the next record; ChangelogTimeoutError; as ``KeyValueStore.commit``.
         """
+        with RESTORING:  # No piece of a restore is read and written at this time that does not count this one.
+            return self._follow(*piece_limits(self.restore_bytes, records_max))
+
+    def _follow(self, records_max: int, bytes_max: int) -> int:
         piece, whole_partitions = Piece(), []
+        if self._letters is not None:
+            self._letters.begin()
         conversion = TopicConversion(self.store, self._config.records, self, self._serdes)
         for partition, offset in self._next.items():
             # No name holds the read: it ends here, and with it a snapshot of the changelog.
@@ -201,11 +254,13 @@ class GlobalCopy(LogFollower):
                 ColumnReader(self._changelog.read_columns(partition, offset)),
                 conversion,
                 records_max,
-                COMMIT_BYTES_MAX,
+                bytes_max,
             ):
                 break
             whole_partitions.append(partition)
         if piece.read:
+            if self._letters is not None:
+                self._letters.send()  # Before the commit, after which nobody reads their records again.
             self.bound.make_room(piece.num_bytes)
             self._commit(piece)
             self.bound.committed(piece.num_bytes)
@@ -218,6 +273,7 @@ class GlobalCopy(LogFollower):
         # Markers, aborted records and gaps may be before an end that was known before this read.
         for partition in whole_partitions:
             self._next[partition] = max(self._next[partition], self._ends.get(partition, 0))
+        self._snapshots.after_commit(self.store, self._written)
         return piece.read
 
     def ends(self) -> dict[TopicPartition, int]:
@@ -235,30 +291,40 @@ class GlobalCopy(LogFollower):
         records = self._config.records
         return view if records is None else records.view(view)
 
-    def leave_out(self, partition: TopicPartition, offset: int, reason: str) -> None:
-        """Count a record that is not in the store, and log some of them. ``reason`` has none of its values."""
+    def leave_out(self, partition: TopicPartition, record: Record, reason: str, error: Exception) -> None:
+        """Count a record that is not in the store, and log some of them. ``reason`` has none of its values.
+
+        ``error`` is that of its dead letter.
+        """
+        if self._letters is not None:
+            self._letters.add(partition, record, error)
         self.skipped_total += 1
         if self.skipped_total % _TOLD_EVERY == 1:
             _log.warning(
                 "global store %r leaves out the record at offset %d of %s-%d, because %s; %d records with a key were "
                 "left out since it was opened",
                 self.name,
-                offset,
+                record.offset,
                 *partition,
                 reason,
                 self.skipped_total,
             )
 
-    def _misfit(self) -> str | None:
+    def _committed(self) -> dict[TopicPartition, int]:
+        """Return the committed offset of each partition that has one."""
         offsets = {partition: self.store.committed_offset(partition) for partition in self._next}
-        if not is_empty(self.store) and all(offset is None for offset in offsets.values()):
+        return {partition: offset for partition, offset in offsets.items() if offset is not None}
+
+    def _misfit(self) -> str | None:
+        offsets = self._committed()
+        if not is_empty(self.store) and not offsets:
             return f"it has data, and no offset of topic {self._topic!r}"
         for partition in self.store.position(IsolationLevel.READ_COMMITTED):
-            if partition not in offsets:
+            if partition not in self._next:
                 return f"it has data of {partition.topic}-{partition.partition}, which does not exist"
         for partition, offset in offsets.items():
             end = self._changelog.end_offset(partition)
-            if offset is not None and not self._next[partition] <= offset + 1 <= end:
+            if not self._next[partition] <= offset + 1 <= end:
                 return (
                     f"it goes on at offset {offset + 1} of {partition.topic}-{partition.partition}, which can be "
                     f"read from {self._next[partition]} to {end}"
@@ -271,6 +337,7 @@ class GlobalCopy(LogFollower):
             for partition, offset in piece.offsets.items():
                 self.store.advance_position(partition, offset)
             self.store.commit(piece.offsets)
+            self._written.update(piece.offsets)
         except BaseException:
             with suppress(Exception):
                 self.store.rollback()
@@ -294,19 +361,9 @@ def _typed(topic: Topic[Any, Any], store: StoreSetting) -> StoreSetting:
 def _serdes(described: GlobalStore) -> Topic[Any, Any] | None:
     """Return the topic with the serdes of its store, None if that takes all bytes."""
     records = described.config.records
-    if not isinstance(records, KeyValue | TimestampedKeyValue):
+    if not isinstance(records, KeyValue | TimestampedKind):
         return None
     return Topic(described.topic, key=records.key, value=records.value)
-
-
-def _checked_on_error(on_error: object) -> OnError:
-    """Return the choice for a record that a store can't have. Raises: TypeError, ConfigError."""
-    if isinstance(on_error, DeadLetterTopic):
-        raise ConfigError(
-            f"the records of a global store can't go to the dead-letter topic {on_error.topic!r}: each process reads "
-            "all of them, and would send them again. Choose 'raise' or 'skip'"
-        )
-    return cast(OnError, checked_on_error(on_error, (), "on_deserialization_error"))
 
 
 def _check(config: StoreConfig) -> None:
@@ -317,11 +374,12 @@ def _check(config: StoreConfig) -> None:
             "as its data, such as rocksdb-indexed-batch"
         )
     records = config.records
-    if records is not None and not isinstance(records, KeyValue | TimestampedKeyValue):
+    if records is not None and not isinstance(records, KeyValue | TimestampedKind):
         raise ConfigError(
-            f"a global store has bytes, KeyValue or TimestampedKeyValue, not records of the kind {records.kind}"
+            "a global store has bytes, KeyValue, TimestampedKeyValue or TimestampedKeyValueWithHeaders, not records of "
+            f"the kind {records.kind}"
         )
-    if isinstance(records, TimestampedKeyValue) and records.ttl_ms is not None:
+    if isinstance(records, TimestampedKind) and records.ttl_ms is not None:
         raise ConfigError("a global store has no time to live: its topic says what it has. Drop ttl_ms")
     if config.upgrade is not None:
         raise ConfigError("a global store is not upgraded: give it another name, and it is read whole. Drop upgrade")

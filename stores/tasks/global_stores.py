@@ -34,10 +34,13 @@ from stores.interface import Closeable, PositionBound
 from stores.records.handles import Kinds, ViewHandle
 from stores.records.record_kind import RecordKind
 from stores.registry import backend_named
+from stores.snapshots import Snapshots
 from stores.tasks.directory.store_places import places
 from stores.tasks.first_error import FirstError
 from stores.tasks.global_copy import GlobalCopy, GlobalStore
-from stores.tasks.identifier import check_stores
+from stores.tasks.identifier import check_application, check_stores
+from stores.tasks.on_error import DeadLetterTopic
+from stores.tasks.stores.file_snapshots import check_snapshots
 
 View = TypeVar("View")
 RECORDS_MAX = 10_000
@@ -58,12 +61,30 @@ class GlobalStores(Closeable):
     whose function then gets a view of each by ``TaskContext.store``, and call ``follow`` again and again. A worker does
     both. Two reads of one record may see different commits.
 
-    Raises: TypeError, ConfigError. Source: KIP-99; Kafka Streams, ``GlobalStateUpdateTask``.
+    ``application_id`` names the transactions of dead letters: all processes of an application have the same one, and
+    applications have different ones. With ``snapshots`` a store that is missing begins from the files of one, and the
+    processes take turns to make them.
+
+    Raises: TypeError; ConfigError, also for a store with a ``DeadLetterTopic`` if there is no ``application_id``.
+    Source: KIP-99; Kafka Streams, ``GlobalStateUpdateTask``.
     """
 
-    def __init__(self, state_dir: str | PathLike[str], changelog: Changelog, stores: Mapping[str, GlobalStore]) -> None:
+    def __init__(
+        self,
+        state_dir: str | PathLike[str],
+        changelog: Changelog,
+        stores: Mapping[str, GlobalStore],
+        *,
+        application_id: str | None = None,
+        snapshots: Snapshots | None = None,
+    ) -> None:
         check_changelog(changelog)
         check_descriptions(stores)
+        check_type(snapshots, Snapshots | None, "snapshots is a Snapshots or None")
+        if snapshots is not None:
+            check_snapshots({name: described.config for name, described in stores.items()}, changelog)
+        self._snapshots = snapshots
+        self._application_id = _checked_application(application_id, stores)
         self._state, self._changelog, self._stores = checked_path(state_dir), changelog, dict(stores)
         self._copies: dict[str, GlobalCopy] = {}
         self._lock: int | None = None
@@ -93,9 +114,9 @@ class GlobalStores(Closeable):
     def open(self, on_progress: Callable[[int], None] | None = None) -> None:
         """Open the stores, and bring each to the end of its topic as of now.
 
-        ``on_progress`` is called after each commit with the number of offsets that were left before; its exception ends
-        the opening. A store that is damaged or does not fit its topic is wiped, and read whole. The store that another
-        engine has left under the same name is removed.
+        ``on_progress`` is called after each commit with the number of offsets that were left before, and while the
+        files of a snapshot are fetched; its exception ends the opening. A store that is damaged or does not fit its
+        topic is wiped, and read whole. The store that another engine has left under the same name is removed.
 
         Raises: ChangelogError if a topic does not exist; ChangelogTimeoutError; StoreLockedError if too many processes
         share the state directory; as ``open_store``.
@@ -108,8 +129,10 @@ class GlobalStores(Closeable):
                 with translated_system_errors(place):
                     check_no_link(self._state, place)
                     make_folder(place.parent, 0o700)
-                self._copies[name] = copy = GlobalCopy(name, place, described, self._changelog)
-                copy.open()
+                self._copies[name] = copy = GlobalCopy(
+                    name, place, described, self._changelog, self._application_id, self._snapshots
+                )
+                copy.open(None if on_progress is None else lambda progress: on_progress(progress.left))
                 for other in places(folder):  # Of an earlier configuration.
                     if other.store == name and other.engine != place.parent.name:
                         with suppress(StoreIncompatibleError):  # It is no store's folder.
@@ -210,6 +233,20 @@ class GlobalStores(Closeable):
         if copies is None:
             raise StoreClosedError("the global stores are closed: open them")
         return copies
+
+
+def _checked_application(application_id: str | None, stores: Mapping[str, GlobalStore]) -> str:
+    """Return the ID of the application, "" for none if no store needs it. Raises: TypeError, ConfigError."""
+    if application_id is not None:
+        check_application(application_id)
+        return application_id
+    for name, described in stores.items():
+        if isinstance(described.on_deserialization_error, DeadLetterTopic):
+            raise ConfigError(
+                f"the dead letters of global store {name!r} are sent in transactions of the application: give "
+                "GlobalStores its application_id"
+            )
+    return ""
 
 
 def check_descriptions(stores: Mapping[str, GlobalStore]) -> None:

@@ -1,5 +1,7 @@
 """The place at which a task continues where its committed offset does not say it: there is none, or it is gone.
 
+Wherever that is, the state is kept. It has the effects of the records before the gap, which nothing else has any more.
+
 Source: Kafka, ``auto.offset.reset``; Kafka Streams, ``StreamThread.resetOffsets``.
 """
 
@@ -44,8 +46,12 @@ class InputStarts:
     """The offsets at which a task starts its inputs, and continues after one is gone. For one thread.
 
     Without a choice a task starts at the first offset, and an offset that is gone is an error: it would lose records
-    silently. An offset that was chosen stays until the first commit after it: a rollback must not choose again,
-    because ``latest`` would then leave out more.
+    silently. So is a committed offset that is gone while the stores have processed the input: the task would process
+    records again silently. Brokers forget it if the topic is deleted, also if it is created again, and if the group has
+    had no members for ``offsets.retention.minutes``.
+
+    An offset that was chosen stays until the first commit after it: a rollback must not choose again, because
+    ``latest`` would then leave out more.
     """
 
     def __init__(self, task_id: TaskId, changelog: Changelog, choice: OffsetReset | None) -> None:
@@ -58,14 +64,19 @@ class InputStarts:
         """True if an input continues at an offset that is not committed yet."""
         return bool(self._chosen)
 
-    def start(self, partition: TopicPartition, committed: int | None) -> int:
-        """Return where an input begins after ``committed``. Raises: OffsetOutOfRangeError for None by ``none``."""
+    def start(self, partition: TopicPartition, committed: int | None, processed: int | None = None) -> int:
+        """Return where an input begins after ``committed``. ``processed`` is the last offset that the stores reflect.
+
+        Raises: OffsetOutOfRangeError for None by ``none``; without a choice also if there is a ``processed`` one.
+        """
         if partition in self._chosen and self._committed[partition] == committed:
             return self._chosen[partition]
         self._chosen.pop(partition, None)
         self._committed[partition] = committed
         if committed is not None:
             return committed
+        if processed is not None:
+            return self._restart(partition, processed)
         if self._choice is OffsetReset.LATEST:
             self._chosen[partition] = offset = self._changelog.end_offset(partition)
             return offset
@@ -96,13 +107,30 @@ class InputStarts:
             if offset < start
             else "the topic was replaced or has lost records"
         )
+        return self._choose(partition, f"{fact}: {loss}", start, end)
+
+    def _restart(self, partition: TopicPartition, processed: int) -> int:
+        """Return where an input begins whose committed offset is gone. Raises: OffsetOutOfRangeError."""
+        start, end = self._changelog.start_offset(partition), self._changelog.end_offset(partition)
+        return self._choose(
+            partition,
+            f"task {self._task_id} has no committed offset of its input {_name(partition)}, and its stores have "
+            f"processed that up to offset {processed}: the topic, which has the offsets {start} to {end}, was deleted "
+            "and created again, or the log has forgotten the offset",
+            start,
+            end,
+        )
+
+    def _choose(self, partition: TopicPartition, fact: str, start: int, end: int) -> int:
+        """Return the offset by the choice, which stays until it is committed. Raises: OffsetOutOfRangeError."""
         if self._choice not in (OffsetReset.EARLIEST, OffsetReset.LATEST):
             raise OffsetOutOfRangeError(
-                f"{fact}: {loss}. Set {PROPERTY} to earliest to continue at {start}, or to latest to continue at {end}"
+                f"{fact}. Set {PROPERTY} to earliest to continue at {start}, or to latest to continue at {end}. The "
+                "state is kept either way"
             )
-        self._chosen[partition] = start_offset = start if self._choice is OffsetReset.EARLIEST else end
-        _log.warning("%s: %s. It continues at %d, by %s=%s", fact, loss, start_offset, PROPERTY, self._choice)
-        return start_offset
+        self._chosen[partition] = offset = start if self._choice is OffsetReset.EARLIEST else end
+        _log.warning("%s. It continues at %d, by %s=%s", fact, offset, PROPERTY, self._choice)
+        return offset
 
 
 def _name(partition: TopicPartition) -> str:

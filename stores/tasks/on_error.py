@@ -63,13 +63,13 @@ class DeadLetterTopic:
 
 
 def checked_on_error(
-    on_error: object, inputs: Iterable[TopicPartition], name: str = "on_error"
+    on_error: object, inputs: Iterable[TopicPartition], name: str = "on_error", owner: str = "the task"
 ) -> OnError | DeadLetterTopic:
     """Return the choice for a member, its text or a ``DeadLetterTopic``. Raises: TypeError, ConfigError."""
     if isinstance(on_error, DeadLetterTopic):
         if on_error.topic in {topic for topic, _ in inputs}:
             raise ConfigError(
-                f"the dead-letter topic {on_error.topic!r} is an input of the task, which would process its records "
+                f"the dead-letter topic {on_error.topic!r} is an input of {owner}, which would process its records "
                 "again and again: choose another topic"
             )
         return on_error
@@ -85,11 +85,11 @@ def checked_on_error(
         ) from error
 
 
-def check_dead_letter_topic(on_error: OnError | DeadLetterTopic, changelog: Changelog, task: object) -> None:
+def check_dead_letter_topic(on_error: OnError | DeadLetterTopic, changelog: Changelog, owner: str) -> None:
     """Check that the topic of dead letters exists, if there is one. Raises: ChangelogError."""
     if isinstance(on_error, DeadLetterTopic) and on_error.topic not in changelog.topics():
         raise ChangelogError(
-            f"the dead-letter topic {on_error.topic!r} of task {task} does not exist: create it with create_topic()"
+            f"the dead-letter topic {on_error.topic!r} of {owner} does not exist: create it with create_topic()"
         )
 
 

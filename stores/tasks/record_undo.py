@@ -114,6 +114,10 @@ class StoreUndo:
         self._save_all(pairs)
         self.inner.put_all(pairs)
 
+    def put_many(self, pairs: dict[bytes, bytes | None]) -> None:
+        self._save_all(pairs.items())
+        self.inner.put_many(pairs)
+
     def put_with_marks(self, pairs: Iterable[tuple[bytes, bytes | None]], marks: Mapping[str, bytes | None]) -> None:
         self._save_all(pairs)
         for name in marks:

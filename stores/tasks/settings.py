@@ -12,6 +12,7 @@ from stores.contract.arguments import check_function, check_number, check_second
 from stores.errors import ConfigError
 from stores.interface import ProcessingGuarantee, TopicPartition
 from stores.registry import member
+from stores.snapshots import Snapshots
 from stores.tasks.context import OutputPartitioner
 from stores.tasks.global_stores import GlobalStores, check_apart
 from stores.tasks.memory_budget import BudgetShare
@@ -71,6 +72,9 @@ class TaskSettings:
     verify_stores: bool = False
     """True verifies each store when the task opens (``StateStore.verify``), and wipes and restores a corrupt one. It
     takes the time of a few scans of all data."""
+    snapshots: Snapshots | None = None
+    """Snapshots of the stores by files, from which a task begins that has lost them, or that is new on a machine. They
+    need exactly once, and backends that isolate uncommitted writes and keep offsets."""
     on_restore: OnRestore | None = None
     """A function that is called with the progress of a restore."""
     recording_level: RecordingLevel | str = RecordingLevel.INFO
@@ -92,6 +96,7 @@ class TaskSettings:
         check_type(self.topology, Topology | None, "a topology is a Topology")
         check_type(self.automatic_state_relocation, bool, "automatic_state_relocation is a bool")
         check_type(self.verify_stores, bool, "verify_stores is True or False")
+        check_type(self.snapshots, Snapshots | None, "snapshots is a Snapshots or None")
         if self.on_restore is not None:
             check_function("on_restore", self.on_restore, "the progress")
         member(RecordingLevel, "recording level", self.recording_level)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from os import PathLike
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
@@ -45,11 +45,12 @@ from stores.tasks.settings import (
     check_process,
     checked_partitioner,
 )
+from stores.tasks.stores.file_snapshots import check_snapshots
 from stores.tasks.stores.log_follower import RestoreReport
 from stores.tasks.stores.store_group import StoreGroup
 from stores.tasks.stores.store_metrics import latencies_of, measured
 from stores.tasks.stores.task_store import TaskStore
-from stores.tasks.task_resources import StandbyTask, TaskResources
+from stores.tasks.task_resources import OpenCopy, StandbyTask, TaskResources
 from stores.tasks.task_state import Call, TaskCounters, TaskLifecycle
 from stores.tasks.task_transaction import TaskTransaction
 from stores.tasks.timing import SystemClock, Timing, checked_commit_interval_ms
@@ -174,6 +175,8 @@ class StreamTask(ReadableTask):
         exactly_once = self.guarantee is ProcessingGuarantee.EXACTLY_ONCE
         shared.check_task(configs, self.guarantee)
         check_functions(configs, self.guarantee)
+        if settings.snapshots is not None:
+            check_snapshots(configs, changelog, self.guarantee)
         self._kinds = {name: config.records for name, config in configs.items()}
         self._settings = settings
         self._shared = shared
@@ -185,7 +188,10 @@ class StreamTask(ReadableTask):
         files = TaskFiles(application_id, task_id, state, layout, configs, changelog, self.guarantee)
         automatic, topology = settings.automatic_state_relocation, settings.topology
         folder = TaskFolder(application_id, state, layout, task_id, files.kept, topology, automatic=automatic)
-        members = [TaskStore(plan, exactly_once=exactly_once, verify=settings.verify_stores) for plan in files.plans]
+        members = [
+            TaskStore(plan, exactly_once=exactly_once, verify=settings.verify_stores, snapshots=settings.snapshots)
+            for plan in files.plans
+        ]
         self._latencies = latencies_of(members, settings.recording_level)
         self._stores = StoreGroup(
             members, files.checkpoint, files.origins, settings.on_restore, exactly_once=exactly_once
@@ -198,7 +204,7 @@ class StreamTask(ReadableTask):
         self._timing = timing = Timing(interval_ms, clock)
         partitioner = checked_partitioner(settings.partitioner)
         self._context = TaskContext(task_id, changelog, timing.punctuation, timing.stream_time, partitioner)
-        own_memory = MemoryBudget.of_stores(config.uncommitted_max_bytes for config in configs.values()).share()
+        own_memory = MemoryBudget.of_stores(config.staged_max_bytes for config in configs.values()).share()
         self._memory = own_memory if shared.memory is None else shared.memory
         self._lifecycle = TaskLifecycle(task_id)
         self._counters = TaskCounters()
@@ -252,23 +258,28 @@ class StreamTask(ReadableTask):
         stores = ", ".join(partition.topic for partition in self._stores.partitions)
         return f"<StreamTask {self.application_id} {self.task_id}, {self._lifecycle.state}, changelogs: {stores}>"
 
-    def open(self) -> list[RestoreReport]:
+    def open(self, copy: OpenCopy | None = None) -> list[RestoreReport]:
         """Recover each store from its own files, and restore the tail of its changelog. Return a report per store.
 
         This aborts an open transaction of another instance of the task, and fences that instance. A store that can't
-        be trusted is wiped and restored whole; ``reason`` in its report says why.
+        be trusted is wiped and restored whole; ``reason`` in its report says why. ``copy`` has the open stores of the
+        task's standby copy (``StandbyTask.hand_over``): the task continues with these, or closes them if it fails.
 
         Raises: StoreLockedError if another instance has the task's folder, or tasks with another topology are open in
         the directory; ChangelogError over Kafka if an input partition does not exist; StoreMisplacedError unless
         ``automatic_state_relocation``; ChangelogLostError if the changelog is empty but a store was filled from it;
         StoreError inside of the task's own function; as ``open_store``.
         """
+        with nullcontext() if copy is None else copy:
+            return self._open(copy)
+
+    def _open(self, copy: OpenCopy | None) -> list[RestoreReport]:
         self._check_may_open()
         self._lifecycle.open()
         try:
             for on_error in self._on_errors:
-                check_dead_letter_topic(on_error, self._changelog, self.task_id)
-            self._resources.open_stores(processes=True)
+                check_dead_letter_topic(on_error, self._changelog, f"task {self.task_id}")
+            self._resources.open_stores(processes=True, copy=copy)
             self._transaction.open_producer()
             reports = self._stores.restore(self._transaction.committed_position())
             self._stores.rewrite_logs(f"{self.application_id}-{self.task_id}")
@@ -306,7 +317,7 @@ class StreamTask(ReadableTask):
     def standby(self) -> StandbyTask:
         """Return the standby copy of the task, which follows the changelogs in this state directory.
 
-        Use it while another instance owns the task, and close it before ``open``, which restores the rest.
+        Use it while another instance owns the task. Close it before ``open``, which restores the rest, or hand it over.
         """
         return StandbyTask(self._transaction, self._resources)
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from stores.errors import ChangelogError
-from stores.interface import Position, TopicPartition
+from stores.interface import Closeable, Position, TopicPartition
 from stores.metrics import EarlyCommitCause
 from stores.tasks.bounds import TaskBounds
 from stores.tasks.context import NO_RECORD
 from stores.tasks.directory.entry_files import CheckpointFile, Origin, SplitCheckpoint
+from stores.tasks.directory.relocation import TopologyLock
 from stores.tasks.directory.task_files import TaskFolder
+from stores.tasks.directory.task_lock import TaskLock
 from stores.tasks.first_error import FirstError
 from stores.tasks.memory_budget import BudgetedTask, BudgetShare
+from stores.tasks.stores.task_store import TaskStore
 from stores.tasks.task_state import Call
 from stores.tasks.task_transaction import TaskTransaction
 
@@ -57,22 +60,42 @@ class TaskResources(BudgetedTask):
             )
             self._transaction.lifecycle.defer(error)
 
-    def open_stores(self, *, processes: bool) -> None:
+    def open_stores(self, *, processes: bool, copy: OpenCopy | None = None) -> None:
         """Check the inputs, lock the folder, create the changelog topics that do not exist, and open the stores.
 
-        The task gets a share of the memory only if it ``processes`` records. Raises: as ``StreamTask.open``.
+        The task gets a share of the memory only if it ``processes`` records. It continues with the stores and the lock
+        of ``copy``. Raises: as ``StreamTask.open``.
         """
         transaction = self._transaction
         existing = transaction.changelog.topics()
         self._check_inputs(existing)
+        if copy is not None:
+            copy.let_lock(self)
         self._folder.acquire(self)
         if processes:
             self._memory.add(self)
         # As many partitions as the largest input topic has, so that each task has its own. Source: Kafka Streams, which
         # takes the largest number of partitions among the inputs of the sub-topology.
         count = max([transaction.task_id.partition + 1, *(existing.get(topic, 0) for topic, _ in transaction.inputs)])
-        transaction.stores.create_topics(transaction.changelog, count)
-        transaction.stores.open()
+        transaction.stores.create_topics(count)
+        transaction.stores.open({} if copy is None else copy.stores)
+
+    def hand_over(self) -> OpenCopy | None:
+        """Close all but the persistent stores and the locks, and return these; None if they can't be handed over.
+
+        Raises: StoreError, after everything is closed.
+        """
+        stores = self._transaction.stores.hand_over()
+        if not stores:
+            return None
+        copy = OpenCopy(stores, self._folder.hand_over())
+        try:
+            self.close()
+        except BaseException:
+            with suppress(Exception):
+                copy.close()
+            raise
+        return copy
 
     def close(self, *, clean: bool = False, processes: bool = False) -> None:
         """Close everything, even after errors; then raise the first error.
@@ -120,6 +143,34 @@ class TaskResources(BudgetedTask):
                     f"the input topic {topic!r} has the partitions 0 to {count - 1}, and task {transaction.task_id} "
                     f"needs partition {number}"
                 )
+
+
+class OpenCopy(Closeable):
+    """The open stores of a standby copy, and the locks on its folder, for the task that is opened next.
+
+    That task takes the stores, on its own thread. ``close`` closes those that it has not taken. For one thread at a
+    time.
+    """
+
+    def __init__(self, stores: Iterable[TaskStore], locks: list[TaskLock | TopologyLock]) -> None:
+        self.stores = {store.name: store for store in stores}
+        """The stores that no task has taken, by name."""
+        self._locks = locks
+
+    def let_lock(self, owner: object) -> None:
+        """Let ``owner`` take the locks, which nobody else can take in between."""
+        for lock in self._locks:
+            if isinstance(lock, TaskLock):
+                lock.give(owner)
+
+    def close(self) -> None:
+        errors = FirstError()
+        while self.stores:
+            with errors.step():
+                self.stores.popitem()[1].close()
+        while self._locks:
+            self._locks.pop().release()
+        errors.reraise()
 
 
 class StandbyTask:
@@ -179,6 +230,26 @@ class StandbyTask:
     def offsets(self) -> dict[TopicPartition, int | None]:
         """Return the changelog offset that each store has, None if unknown. No file is read. For any thread."""
         return self._stores.offsets()
+
+    def hand_over(self) -> OpenCopy | None:
+        """End the copy, and return its open stores for ``StreamTask.open``, which another thread may call.
+
+        Snapshots of them stay open. Return None if a store can't be handed over: the copy is open then, as before.
+        Such are stores that do not isolate uncommitted writes or do not manage their offsets, and those with an
+        upgrade. Raises: StoreError, after which the copy is closed.
+        """
+        if not self._open:
+            return None
+        try:
+            copy = self._resources.hand_over()
+        except BaseException:
+            self._open = False
+            self._lifecycle.close()
+            raise
+        if copy is not None:
+            self._open = False
+            self._lifecycle.close()
+        return copy
 
     def close(self, *, clean: bool = True) -> None:
         """Close the stores: if ``clean``, with a checkpoint. May be called more than once. Raises: the first error."""

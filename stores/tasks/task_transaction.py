@@ -9,6 +9,7 @@ Source: KIP-129 (exactly once), KIP-844 ("StateStore changes", steps 1 to 5), KI
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 
@@ -50,6 +51,11 @@ BETWEEN_TASKS = declare(
     "the changelog has the commit of several tasks; the stores of some have it, those of others not",
     part=Part.CHANGE,
 )
+
+
+RENEWAL_S = 3_600.0
+"""The time after which a task without input commits its offsets again: brokers forget those of a group without members
+after their ``offsets.retention.minutes``, 7 days by default."""
 
 
 class TaskTransaction:
@@ -95,13 +101,16 @@ class TaskTransaction:
         self.stores, self.context, self.lifecycle, self.counters = stores, context, lifecycle, counters
         self.changelog, self.timing = changelog, timing
         self._exactly_once = exactly_once
+        self._renewal_at_s = 0.0
+        """The time of the monotonic clock from which on the input offsets are committed again."""
         self._own_producer: Producer | None = None
         self._make_schedules, self._close = make_schedules, close
 
     @property
     def is_empty(self) -> bool:
         """True if there is nothing to commit."""
-        return not self.processed and not self.punctuated and not self.moved
+        is_idle = not self.processed and not self.punctuated and not self.moved
+        return is_idle and (not self.inputs or time.monotonic() < self._renewal_at_s)
 
     @property
     def done(self) -> int:
@@ -135,10 +144,14 @@ class TaskTransaction:
         """Begin at the last commit of the changelog: input offsets, stream time and schedules. Then the task runs."""
         committed, times_ms = self.changelog.committed(self.group, self.inputs)
         topics = self.changelog.topics()
+        # At least once a kill may leave a store with input whose offset is not committed yet.
+        lacks_offsets = self._exactly_once and len(committed) < len(self.inputs)
+        processed = self.stores.position() if lacks_offsets else {}
         for partition in self.inputs:
             offset = committed.get(partition)
             has_start = offset is not None or partition.topic in topics
-            self.next_offsets[partition] = self._starts.start(partition, offset) if has_start else 0
+            start = self._starts.start(partition, offset, processed.get(partition)) if has_start else 0
+            self.next_offsets[partition] = start
         self._begin_next()
         self.moved = self._starts.has_chosen
         timing = self.timing
@@ -159,6 +172,7 @@ class TaskTransaction:
         self.context._commit_requested = False
         self.context._failure = None
         self.processed, self.punctuated, self.moved = 0, False, False
+        self._renewal_at_s = time.monotonic() + RENEWAL_S
         self.timing.begin_interval()
 
     def committed_position(self) -> Position:
@@ -215,6 +229,7 @@ class TaskTransaction:
         except BaseException as error:
             self._fail(error)
             raise
+        self.stores.take_snapshots()
         self.committed += processed
 
     def _send_offsets(self) -> None:

@@ -15,7 +15,17 @@ from stores import ConfigError, StoreClosedError
 from stores.changelog import Record
 from stores.config import StoreConfig
 from stores.errors import ChangelogError, DeserializationError
-from stores.records import INT64, STR, KeyValue, RecordKind, Session, TimestampedKeyValue, Window
+from stores.records import (
+    INT64,
+    STR,
+    KeyValue,
+    RecordKind,
+    Session,
+    TimestampedKeyValue,
+    TimestampedKeyValueWithHeaders,
+    Versioned,
+    Window,
+)
 from stores.registry import backends
 from stores.tasks import Batch, DeadLetterTopic, GlobalStore, PunctuationType, StreamTask, TaskContext, TaskId
 from stores.testing import AppDriver
@@ -177,6 +187,14 @@ KINDS: Mapping[str, tuple[RecordKind | None, Callable[[Any, str, int], None]]] =
     "key-value": (KeyValue(key=STR, value=INT64), lambda store, key, time_ms: store.put(key, time_ms)),
     "timestamped": (
         TimestampedKeyValue(key=STR, value=INT64, ttl_ms=100),
+        lambda store, key, time_ms: store.put(key, time_ms, time_ms),
+    ),
+    "headers": (
+        TimestampedKeyValueWithHeaders(key=STR, value=INT64, ttl_ms=100),
+        lambda store, key, time_ms: store.put(key, time_ms, time_ms, (("time", b"%d" % time_ms), ("none", None))),
+    ),
+    "versioned": (
+        Versioned(key=STR, value=INT64, history_retention_ms=100),
         lambda store, key, time_ms: store.put(key, time_ms, time_ms),
     ),
     "window": (

@@ -121,5 +121,8 @@ def test_a_worker_gives_declarations_its_own_properties() -> None:
     properties = {"changelog.file": "log", "state.dir": "s", "store.backend": "lmdb"}
     settings = WorkerSettings.from_properties(app, properties)
     assert settings.stores(app.processors[0].stores)["counts"] == StoreConfig(
-        "lmdb", records=COUNTS, processing_guarantee=settings.tasks.store.processing_guarantee
+        "lmdb",
+        records=COUNTS,
+        processing_guarantee=settings.tasks.store.processing_guarantee,
+        memory_max_bytes=settings.memory.max_bytes,
     )

@@ -110,5 +110,5 @@ def test_every_metric_has_a_description_and_a_kind(kind: type[TaskMetrics | Stor
         assert type(measure) is Measure
         assert measure.description
         assert (measure.unit == "s") is name.endswith(("_seconds", "_seconds_total"))
-        assert (measure.unit == "By") is name.endswith("_bytes")
+        assert (measure.unit == "By") is name.endswith(("_bytes", "_bytes_total"))
         assert (measure.kind is MetricKind.TOTAL) is name.endswith("_total")

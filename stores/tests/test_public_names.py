@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import stores
 from stores import (
     ConfigError,
     Durability,
@@ -28,10 +32,15 @@ from stores.records import (
     RecordKind,
     Session,
     TimestampedKeyValue,
+    TimestampedKeyValueWithHeaders,
+    Versioned,
     Window,
 )
 from stores.tasks import MemoryBudget, ProcessingGuarantee, StoreConfig, StreamTask, TaskContext, TaskId
 
+DOCS = Path(stores.__file__).parents[1] / "docs"
+OF_AUTHORS = {"adding-a-backend.md", "own_engine.py"}
+"""Pages and examples for authors of a backend, who import from inner modules."""
 LOOKUPS = "all approximate_num_entries get get_many prefix_scan range reverse_all reverse_prefix_scan reverse_range"
 OF_EVERY_STORE = "close commit committed_offset is_open kind late_total metrics name position read_only rollback store"
 OF_EVERY_VIEW = "close isolation_level position snapshot"
@@ -49,17 +58,18 @@ OF_EVERY_VIEW = "close isolation_level position snapshot"
         (
             SqliteChangelog,
             "can_truncate check_group close committed committed_offsets compact compact_step compacts_itself "
-            "create_store_topic create_topic dirty_share drop_before end_offset expect_reads_to_end has_arrived "
-            "join_group lag "
+            "create_store_topic create_topic deletes_kept_s dirty_share drop_before end_offset expect_reads_to_end "
+            "has_arrived join_group lag "
             "producer read read_columns reads_hold_snapshots shared_producer start_offset takes_inputs_elsewhere "
-            "topics truncate verify",
+            "topic_id topics truncate verify",
         ),
         (
             MemoryChangelog,
             "can_truncate check_group close committed committed_offsets compact compact_step compacts_itself "
-            "create_store_topic create_topic drop_before end_offset expect_reads_to_end has_arrived join_group "
-            "lag producer read "
-            "read_columns reads_hold_snapshots shared_producer start_offset takes_inputs_elsewhere topics truncate",
+            "create_store_topic create_topic deletes_kept_s drop_before end_offset expect_reads_to_end has_arrived "
+            "join_group lag producer read "
+            "read_columns reads_hold_snapshots shared_producer start_offset takes_inputs_elsewhere topic_id topics "
+            "truncate",
         ),
     ],
 )
@@ -98,6 +108,12 @@ def test_a_context_shows_a_function_what_is_meant_for_it_alone(tmp_path: Path) -
             "delete delete_many delete_range put put_all put_if_absent put_many update",
         ),
         (
+            TimestampedKeyValueWithHeaders(STR, INT64),
+            LOOKUPS,
+            "delete delete_many delete_range put put_all put_if_absent put_many update",
+        ),
+        (Versioned(STR, INT64, 1), f"{LOOKUPS} get_versions", "delete delete_many put put_all put_many"),
+        (
             Window(STR, INT64, 1, 2),
             "all backward_all backward_fetch backward_fetch_all backward_fetch_range fetch fetch_all fetch_many "
             "fetch_one fetch_range get_many",
@@ -116,7 +132,7 @@ def test_a_typed_store_shows_its_reads_and_writes_and_what_all_have(
 ) -> None:
     with kind.over(open_store("memory", tmp_path / "s")) as store:
         assert _names_of(store) == " ".join(sorted(f"{names} {writes} {OF_EVERY_STORE}".split()))
-        more = "plain" if kind.kind == "timestamped-key-value" else ""
+        more = "plain" if kind.kind.startswith("timestamped-key-value") else ""
         assert _names_of(store.read_only()) == " ".join(sorted(f"{names} {more} {OF_EVERY_VIEW}".split()))
 
 
@@ -191,6 +207,23 @@ def test_a_store_has_the_names_of_the_interface_and_no_others(tmp_path: Path, ba
             assert _public_names(type(snapshot)) == _public_names(KeyValueSnapshot)
         for view in (store.read_only(), store.read_only(bound=PositionBound())):
             assert _public_names(type(view)) == _public_names(KeyValueView)
+
+
+def imports(code: str) -> set[tuple[str, str]]:
+    """Return the modules of the library from which Python code imports, each with a name."""
+    nodes = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom)]
+    names = {(node.module or "", each.name) for node in nodes for each in node.names}
+    return {(module, name) for module, name in names if module.startswith("stores")}
+
+
+def test_a_module_declares_the_names_that_pages_and_examples_import_from_it() -> None:
+    """So an editor shows these, and not what the module itself needs."""
+    pages = [page for page in DOCS.glob("*.md") if page.name not in OF_AUTHORS]
+    programs = [file for file in DOCS.glob("examples/**/*.py") if file.name not in OF_AUTHORS]
+    blocks = [block for page in pages for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)]
+    imported = {each for code in (*blocks, *(file.read_text() for file in programs)) for each in imports(code)}
+    assert len(imported) > 30
+    assert {each for each in imported if each[1] not in getattr(import_module(each[0]), "__all__", ())} == set()
 
 
 def _names_of(shown: object) -> str:

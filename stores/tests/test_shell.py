@@ -18,7 +18,18 @@ from stores.changelog import SqliteChangelog
 from stores.command import main
 from stores.engines.rocksdb.engine import RocksDBEngine
 from stores.errors import ChangelogError
-from stores.records import FLOAT64, INT64, JSON, STR, Session, TimestampedKeyValue, ValueAndTimestamp, Window, Windowed
+from stores.records import (
+    FLOAT64,
+    INT64,
+    JSON,
+    STR,
+    Session,
+    TimestampedKeyValue,
+    ValueAndTimestamp,
+    Versioned,
+    Window,
+    Windowed,
+)
 from stores.records.record_kind import RECORDS
 from stores.registry import backends
 from stores.shell.decoding import Decoder
@@ -98,6 +109,15 @@ def test_a_dump_decodes_what_a_typed_store_describes(tmp_path: Path, capsys: pyt
     decoding = ("--key", "str", "--value", "int64")
     assert lines(capsys, "dump", tmp_path / "windows", *decoding) == [
         {"key": "a\0b", "value": 7, "window_start_ms": 20}
+    ]
+    with open_store("lmdb", tmp_path / "versions") as store:
+        versions = Versioned(key=STR, value=INT64, history_retention_ms=1000).over(store)
+        versions.put_many(["a\0b"] * 3, [7, None, 9], [20, 40, 30])
+        versions.commit()
+    assert lines(capsys, "dump", tmp_path / "versions") == [
+        {"key": "a\0b", "value": None, "timestamp_ms": 40},
+        {"key": "a\0b", "value": 7, "timestamp_ms": 20},
+        {"key": "a\0b", "value": 9, "timestamp_ms": 30},
     ]
     with open_store("lmdb", tmp_path / "sessions") as store:
         sessions = Session(key=STR, value=INT64, retention_ms=1000).over(store)

@@ -13,7 +13,16 @@ import pytest
 
 from stores import open_store
 from stores.command import main
-from stores.records import INT64, STR, KeyValue, Session, TimestampedKeyValue, Window, Windowed
+from stores.records import (
+    INT64,
+    STR,
+    KeyValue,
+    Session,
+    TimestampedKeyValue,
+    TimestampedKeyValueWithHeaders,
+    Window,
+    Windowed,
+)
 from stores.records.serdes import MsgspecJson
 
 
@@ -146,3 +155,17 @@ def test_a_dump_hides_windows_and_sessions_that_have_expired(
             sessions.put(Windowed("a", 0, end_ms), 1)
         sessions.commit()
     assert [line["session_end_ms"] for line in lines(capsys, "dump", tmp_path / "sessions")] == [1500]
+
+
+def test_dump_shows_the_headers_of_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with open_store("lmdb", tmp_path / "headers") as store:
+        headed = TimestampedKeyValueWithHeaders(key=STR, value=INT64).over(store)
+        headed.put("a", 7, 99, (("trace", b"\xff"), ("none", None)))
+        headed.put("b", 8, 100)
+        headed.commit()
+    assert lines(capsys, "dump", tmp_path / "headers") == [
+        {"key": "a", "value": 7, "timestamp_ms": 99, "headers_hex": [["trace", "ff"], ["none", None]]},
+        {"key": "b", "value": 8, "timestamp_ms": 100, "headers_hex": []},
+    ]
+    assert main(["dump", str(tmp_path / "headers"), "--limit", "1"]) == 0
+    assert capsys.readouterr().out == 'a\t7\t99\t[["trace", "\\\\xff"], ["none", null]]\n'

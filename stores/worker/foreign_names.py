@@ -17,6 +17,9 @@ _ANSWERS = {
         rocksdb.config.setter
     """,
     "choose the engine with store.backend": "default.dsl.store dsl.store.suppliers.class",
+    "describe each store that is to keep headers as TimestampedKeyValueWithHeaders in the application": """
+        dsl.store.format
+    """,
     "drop it. A task takes the earliest of the next records of its inputs, as with 0, and does not wait for an "
     "input that is empty": """
         max.task.idle.ms buffered.records.per.partition
@@ -31,9 +34,13 @@ _ANSWERS = {
     "give a Processor on_error='skip' or a DeadLetterTopic for records that its function can't process": """
         processing.exception.handler
     """,
-    "give a Processor on_deserialization_error='skip' or a DeadLetterTopic for records that a serde can't read, and "
-    "a GlobalStore 'skip'": """
+    "give a Processor or a GlobalStore on_deserialization_error='skip' or a DeadLetterTopic for records that a serde "
+    "can't read": """
         default.deserialization.exception.handler deserialization.exception.handler
+        processing.exception.handler.global.enabled
+    """,
+    "give a Processor or a GlobalStore the choice DeadLetterTopic('topic')": """
+        errors.dead.letter.queue.topic.name
     """,
     "drop it. An output that the brokers refuse ends the worker, and nothing of its transaction is kept": """
         default.production.exception.handler production.exception.handler
@@ -68,7 +75,7 @@ _ANSWERS = {
 }
 STREAMS_ANSWERS: Mapping[str, str] = {name: answer for answer, names in _ANSWERS.items() for name in names.split()}
 """By a name of Kafka Streams without counterpart: what to do instead. Source: Kafka 4.1, ``StreamsConfig``
-and the defaults that it gives to its consumers."""
+and the defaults that it gives to its consumers; KIP-1285."""
 _PREFIXES = ("consumer.", "main.consumer.", "restore.consumer.", "global.consumer.", "producer.", "admin.")
 
 

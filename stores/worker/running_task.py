@@ -6,12 +6,14 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from stores.errors import ChangelogTimeoutError, CommitInDoubtError, ProducerFencedError, StoreError, StoreLockedError
 from stores.interface import TopicPartition
 from stores.tasks.identifier import TaskId
 from stores.tasks.stores.log_follower import OnRestore, RestoreProgress
 from stores.tasks.task import StreamTask
+from stores.tasks.task_resources import OpenCopy
 
 _log = logging.getLogger(__name__)
 
@@ -22,6 +24,16 @@ PAUSE_S = 0.1
 """The pause before a task is tried again, after an error that may pass."""
 
 MakeTask = Callable[[TaskId, OnRestore], StreamTask]
+
+
+class HandedCopies(Protocol):
+    """The standby copies of a worker's tasks, which the tasks replace. For any thread."""
+
+    def take(self, task_id: TaskId) -> OpenCopy | None:
+        """Return the open copy of a task that is about to be opened, once; None if there is none."""
+
+    def replaced(self, task_id: TaskId) -> None:
+        """Note that a task runs, or has failed to open: queries do not read its copy any more."""
 
 
 class ReleasedWhileRestoring(Exception):
@@ -55,13 +67,15 @@ class TaskStatus:
 class RunningTask:
     """A task that a stream thread owns, for one ``assignment``, whose release also interrupts the opening."""
 
-    def __init__(self, assignment: Assignment, make: MakeTask, timeout_s: float) -> None:
+    def __init__(
+        self, assignment: Assignment, make: MakeTask, timeout_s: float, copies: HandedCopies | None = None
+    ) -> None:
         """``timeout_s`` is the time without progress after which an error that may pass is raised."""
         self.assignment = assignment
         self.task_id = assignment.task_id
         self.status = TaskStatus(self.task_id, running=False)
         self.task = make(self.task_id, self._on_restore)
-        self._timeout_s = timeout_s
+        self._timeout_s, self._copies = timeout_s, copies
         self._open = False
         self._due = 0.0
         self._fails_at: float | None = None
@@ -76,9 +90,7 @@ class RunningTask:
             return False
         try:
             if not self._open:
-                self.task.open()
-                self._open = True
-                _log.info("task %s runs", self.task_id)
+                self._open_task()
             num_records = self._run()
         except ReleasedWhileRestoring:
             return True
@@ -111,6 +123,24 @@ class RunningTask:
             self.task.close(clean=False)
         except StoreError as error:
             _log.warning("task %s could not be closed in order: %s", self.task_id, error)
+
+    def _open_task(self) -> None:
+        """Open the task, with the stores of its standby copy if there is one, which answers queries until it runs."""
+        copies = self._copies
+        copy = None if copies is None else copies.take(self.task_id)
+        if copy is not None:
+            _log.info("task %s continues with the open stores of its standby copy", self.task_id)
+        try:
+            self.task.open(copy)
+            self._open = True
+            self._note()
+        except BaseException:
+            if copies is not None and copy is not None:
+                copies.replaced(self.task_id)
+            raise
+        if copies is not None:
+            copies.replaced(self.task_id)
+        _log.info("task %s runs", self.task_id)
 
     def _run(self) -> int:
         began = time.monotonic()

@@ -22,6 +22,7 @@ from stores.errors import ConfigError, StoreUnavailableError
 from stores.files.plain_files import translated_system_errors
 from stores.files.store_directory import checked_path
 from stores.interface import ProcessingGuarantee
+from stores.memory_limit import PROPERTY, MemoryParts, available_memory, default_limit, warning_for
 from stores.registry import backend_named
 from stores.settings import Properties, parsed_as
 from stores.tasks.config import TASK_PROPERTIES, TaskConfig
@@ -136,13 +137,15 @@ class WorkerSettings:
                 f"the property {INSTANCE} needs {SERVERS}: over the embedded changelog the tasks of a killed worker "
                 "are free immediately. Drop it"
             )
-        settings = cls(TaskConfig.from_properties(tasks, application.topology), client, **own)
+        settings = cls(_with_limit(TaskConfig.from_properties(tasks, application.topology)), client, **own)
         shares = settings.scope is TransactionScope.THREAD
         if shares and settings.tasks.guarantee is not ProcessingGuarantee.EXACTLY_ONCE:
             raise ConfigError(
                 f"{SCOPE}=thread needs processing.guarantee=exactly_once_v2: at least once there are no transactions. "
                 "Drop one of the two"
             )
+        for processor in application.processors.values():
+            settings.stores(processor.stores)
         settings.global_stores(application.global_stores)  # Its backend may not fit them.
         return settings
 
@@ -150,17 +153,45 @@ class WorkerSettings:
         """Open the changelog. Raises: as ``SqliteChangelog`` and ``KafkaChangelog``; ``while_connecting``."""
         if self.changelog_file is not None:
             return SqliteChangelog(self.changelog_file)
-        from stores.changelog.kafka import KafkaChangelog
+        from stores.changelog.kafka import KafkaChangelog, buffer_limits
 
-        return KafkaChangelog(self.client, while_connecting=while_connecting)
+        limits = buffer_limits(self.memory.client_bytes, self.threads, self.client)
+        return KafkaChangelog({**limits, **self.client}, while_connecting=while_connecting)
+
+    @property
+    def memory(self) -> MemoryParts:
+        """The parts of the limit on the memory of the worker."""
+        assert self.tasks.store.memory is not None, "a worker has a limit"
+        return self.tasks.store.memory
+
+    def log_memory(self) -> None:
+        """Log the limit on memory with its parts, and a warning if the process can't have that much."""
+        available = available_memory()
+        _log.info("memory of this worker: %s (%s)", self.memory, PROPERTY)
+        if warning := warning_for(self.memory.max_bytes, available):
+            _log.warning("%s", warning)
 
     def stores(self, stores: Stores) -> dict[str, StoreConfig]:
-        """Return the configurations of a task's stores."""
-        return configurations(stores, self.tasks.store)
+        """Return the configurations of a task's stores. Raises: ConfigError."""
+        return {name: self._limited(name, each) for name, each in configurations(stores, self.tasks.store).items()}
 
     def global_stores(self, described: Mapping[str, GlobalStore]) -> dict[str, GlobalStore]:
         """Return global stores with their whole configurations. Raises: ConfigError."""
-        return {name: replace(each, store=configured(each.store, self.tasks.store)) for name, each in described.items()}
+        default = self.tasks.store
+        return {
+            name: replace(each, store=self._limited(name, configured(each.store, default)))
+            for name, each in described.items()
+        }
+
+    def _limited(self, name: str, config: StoreConfig) -> StoreConfig:
+        """Return a store's configuration with the limit of the worker, which is that of its process."""
+        if config.memory_max_bytes not in (None, self.memory.max_bytes):
+            raise ConfigError(
+                f"store {name!r} has memory_max_bytes={config.memory_max_bytes:,}, and its worker "
+                f"{self.memory.max_bytes:,}: all stores of a process share one limit. Set the property {PROPERTY} to "
+                "it, and leave it out of the store"
+            )
+        return replace(config, memory_max_bytes=self.memory.max_bytes)
 
     def persistent_subtopologies(self, application: Definition) -> set[int]:
         """Return the numbers of the sub-topologies with a store whose files outlast a task."""
@@ -169,6 +200,13 @@ class WorkerSettings:
             for number, processor in application.processors.items()
             if any(backend_named(config.backend).persistent for config in self.stores(processor.stores).values())
         }
+
+
+def _with_limit(tasks: TaskConfig) -> TaskConfig:
+    """Return the configuration with a limit on memory: its own, or one by the size of the container or machine."""
+    store, limit_bytes = tasks.store, tasks.store.memory_max_bytes
+    limit_bytes = default_limit(available_memory()) if limit_bytes is None else limit_bytes
+    return replace(tasks, store=replace(store, memory_max_bytes=limit_bytes))
 
 
 _BYTES_MAX = 1 << 20

@@ -2,7 +2,9 @@
 
 The group says who has which partitions, and each worker finds its own copies by that (``standby_partitions``).
 Another thread asks the group: an answer may take long, and neither a claim nor the worker's end waits for it.
-When the worker gets a task of which it has a copy, it closes the copy, and the task restores what the copy lacks.
+When the worker gets a task of which it has a copy, the task continues with the open stores of the copy, and restores
+what they lack. Queries read the copy's last moment until the task runs. A copy that can't be handed over is closed
+first. Source: Kafka Streams, which recycles a standby task's stores (KAFKA-10362).
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from heapq import nlargest
@@ -20,18 +22,19 @@ from stores.changelog.group import GroupMember, Peer
 from stores.errors import ChangelogTimeoutError, StoreError, StoreLockedError
 from stores.interface import Position, TopicPartition
 from stores.tasks.identifier import TaskId
+from stores.tasks.task_resources import OpenCopy
 from stores.worker.copy_moment import CopyMoment
-from stores.worker.running_task import MakeTask
+from stores.worker.running_task import HandedCopies, MakeTask
 
 _log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
 """The time between two looks at the members of the group."""
 CLAIM_S = 10.0
-"""The time to wait for the release of a copy. A task whose copy is not released in time waits for the folder's lock."""
+"""The time to wait for a copy to be handed over. If it takes longer, its task waits for the folder's lock."""
 _IDLE_S = 0.1
 STEP_RECORDS = 10_000
-"""The most records that a step writes into each store: a copy is released after about one step."""
+"""The most records that a step writes into each store: a copy is handed over after about one step."""
 FOLLOW_S = 0.25
 """The time between two looks for new records, once a copy is at the end."""
 POSITION_S = 1.0
@@ -40,7 +43,7 @@ RETRY_S = 5.0
 """The time after which a copy that has failed is opened again."""
 
 
-class Standbys:
+class Standbys(HandedCopies):
     """The standby copies of one worker. Methods are for the worker's own thread; ``status`` for any.
 
     ``make`` makes a task, and ``tasks_of`` returns the tasks of partitions, as far as they have files to keep. Queries
@@ -60,10 +63,14 @@ class Standbys:
         self._replicas, self._make, self._tasks_of, self._queried = replicas, make, tasks_of, queried
         self._change = threading.Condition()
         self._copies: dict[TaskId, StandbyCopy] = {}
+        self._handed: dict[TaskId, HandedCopy] = {}
+        """The copies of claimed tasks, until these run."""
         self._claimed: set[TaskId] = set()
         self._peers: list[Peer] = []
         """The members of the group as of the last look."""
         self._partitions: frozenset[TopicPartition] = frozenset()
+        self._own: frozenset[TopicPartition] = frozenset()
+        """The partitions of the worker itself, by the same look: their tasks may not be claimed yet."""
         self._told = ""
         self._stopping = False
         self._thread: threading.Thread | None = None
@@ -75,12 +82,23 @@ class Standbys:
         threading.Thread(target=self._look_again, args=(member,), name="standby-look", daemon=True).start()
 
     def claim(self, task_ids: Collection[TaskId]) -> None:
-        """Close the copies of these tasks, and keep none until ``unclaim``: the worker owns the tasks now."""
+        """Hand over the copies of these tasks, and keep none until ``unclaim``: the worker owns the tasks now."""
         with self._change:
             self._claimed.update(task_ids)
             self._change.notify_all()
             if not self._change.wait_for(lambda: not self._copies.keys() & set(task_ids), CLAIM_S):
                 _log.warning("the standby copies of tasks are not released in time: the tasks wait for them")
+
+    def take(self, task_id: TaskId) -> OpenCopy | None:
+        with self._change:
+            handed = self._handed.get(task_id)
+            return None if handed is None else handed.take()
+
+    def replaced(self, task_id: TaskId) -> None:
+        with self._change:
+            handed = self._handed.pop(task_id, None)
+        if handed is not None:
+            handed.close()
 
     def unclaim(self, task_ids: Collection[TaskId]) -> None:
         """The worker does not own these tasks any more."""
@@ -114,7 +132,7 @@ class Standbys:
     def moment(self, task_id: TaskId) -> CopyMoment | None:
         """Return what queries read of the copy of a task, to be closed; None if there is none. For any thread."""
         with self._change:
-            copy = self._copies.get(task_id)
+            copy = self._copies.get(task_id) or self._handed.get(task_id)
         return None if copy is None else copy.moment()
 
     def addresses(self, partition: TopicPartition) -> list[str]:
@@ -155,6 +173,8 @@ class Standbys:
             for task_id in list(self._copies):
                 with suppress(Exception):
                     self._close(task_id)
+            for task_id in list(self._handed):
+                self.replaced(task_id)
 
     def _look(self, member: GroupMember) -> None:
         """Find out which copies are due, from the members of the group."""
@@ -169,18 +189,23 @@ class Standbys:
         if peers is not None and self._peers != list(peers):
             # Once for each change: it takes a hash for each partition and member.
             self._peers = list(peers)
+            self._own = frozenset().union(*(peer.partitions for peer in peers if peer.is_self))
             self._partitions = standby_partitions(peers, self._replicas, self._partitions)
 
     def _close_others(self) -> None:
-        """Close the copies that are not due or are claimed, and add those that are due."""
-        due = set(self._tasks_of(self._partitions))
+        """Hand over the copies whose tasks come here, close those that are not due, and add those that are due."""
+        due, own = set(self._tasks_of(self._partitions)), set(self._tasks_of(self._own))
         with self._change:
-            due -= self._claimed
+            own |= self._claimed
+            unclaimed = self._handed.keys() - own
+            due -= self._claimed | self._handed.keys()
             for task_id in sorted(due - self._copies.keys()):
                 self._copies[task_id] = StandbyCopy(task_id, self._make, queried=self._queried)
             others = sorted(self._copies.keys() - due)
+        for task_id in unclaimed:
+            self.replaced(task_id)
         for task_id in others:
-            self._close(task_id)
+            self._close(task_id, hand_over=task_id in own)
 
     def _step(self) -> bool:
         """Make a step of each copy; return True if there is more to do."""
@@ -191,11 +216,17 @@ class Standbys:
             more |= copy.step()
         return more
 
-    def _close(self, task_id: TaskId) -> None:
+    def _close(self, task_id: TaskId, *, hand_over: bool = False) -> None:
+        copy, handed = self._copies[task_id], None
         try:
-            self._copies[task_id].close()
+            if hand_over:
+                handed = copy.hand_over()
+            else:
+                copy.close()
         finally:
             with self._change:
+                if handed is not None:
+                    self._handed[task_id] = handed
                 del self._copies[task_id]
                 self._change.notify_all()
 
@@ -207,6 +238,33 @@ class StandbyStatus:
     task_id: TaskId
     lag: int | None
     """The offsets that it lacked at its last step; None while it is not open."""
+
+
+class HandedCopy:
+    """A copy that its task replaces: the open stores until the task takes them, and what queries read until it runs."""
+
+    def __init__(self, stores: OpenCopy, moment: CopyMoment | None) -> None:
+        self._stores: OpenCopy | None = stores
+        self._moment = moment
+
+    def take(self) -> OpenCopy | None:
+        """Return the stores, once."""
+        stores, self._stores = self._stores, None
+        return stores
+
+    def moment(self) -> CopyMoment | None:
+        """Return what queries read, to be closed; None if there is nothing."""
+        return None if self._moment is None else self._moment.shared()
+
+    def close(self) -> None:
+        """Close the moment, and the stores unless they were taken. An error is logged."""
+        stores = self.take()
+        try:
+            with nullcontext() if stores is None else stores:
+                if self._moment is not None:
+                    self._moment.close()
+        except StoreError as error:
+            _log.warning("a standby copy could not be closed in order: %s", error)
 
 
 class StandbyCopy:
@@ -268,6 +326,20 @@ class StandbyCopy:
             self._copy.close(clean=clean)
         except StoreError as error:
             _log.warning("the standby copy of task %s could not be closed in order: %s", self.task_id, error)
+
+    def hand_over(self) -> HandedCopy | None:
+        """End the copy, and return its open stores with what queries read; None if it could only be closed."""
+        try:
+            stores = self._copy.hand_over()
+        except StoreError as error:
+            _log.warning("the standby copy of task %s could not be handed over: %s", self.task_id, error)
+            stores = None
+        if stores is None:
+            self.close()
+            return None
+        self._open = False
+        # This object keeps the moment as well: queries may ask either of the two.
+        return HandedCopy(stores, self._moment)
 
     def moment(self) -> CopyMoment | None:
         """Return what queries read, to be closed; None before the copy was at the end, and while it is closed."""

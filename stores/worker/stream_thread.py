@@ -12,7 +12,7 @@ from stores.interface import TopicPartition
 from stores.tasks.global_stores import GlobalStores
 from stores.tasks.identifier import TaskId
 from stores.telemetry import MetricsRegistry
-from stores.worker.running_task import Assignment, MakeTask, RunningTask, TaskStatus
+from stores.worker.running_task import Assignment, HandedCopies, MakeTask, RunningTask, TaskStatus
 
 _log = logging.getLogger(__name__)
 
@@ -35,9 +35,9 @@ class StreamThread:
     its other tasks, and ends: ``failure`` returns the error.
     """
 
-    def __init__(self, number: int, make: MakeTask, task_timeout_s: float) -> None:
+    def __init__(self, number: int, make: MakeTask, task_timeout_s: float, copies: HandedCopies | None = None) -> None:
         self.failure: BaseException | None = None
-        self._make, self._task_timeout_s = make, task_timeout_s
+        self._make, self._task_timeout_s, self._copies = make, task_timeout_s, copies
         self._change = threading.Condition()
         """For the next two."""
         self._desired: dict[TaskId, Assignment] = {}
@@ -182,7 +182,7 @@ class StreamThread:
     def _step(self, assignment: Assignment) -> bool:
         running = self.task(assignment.task_id)
         if running is None:
-            running = RunningTask(assignment, self._make, self._task_timeout_s)
+            running = RunningTask(assignment, self._make, self._task_timeout_s, self._copies)
             with self._change:
                 self._actual[assignment.task_id] = running
         try:

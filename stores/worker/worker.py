@@ -217,7 +217,8 @@ class Worker:
         )
 
     def _work(self, changelog: Changelog) -> None:
-        budget = MemoryBudget(self.settings.tasks.store.uncommitted_max_bytes)
+        self.settings.log_memory()
+        budget = MemoryBudget(self.settings.tasks.store.staged_max_bytes)
         endpoint = self._endpoint(changelog)
         server = "" if endpoint is None else str(endpoint.address)
         status = StatusLine(
@@ -233,15 +234,16 @@ class Worker:
                 if endpoint is not None:
                     resources.enter_context(endpoint)
                 self._global = self._begin_global_stores(changelog)
+                if self.settings.standby_replicas:
+                    self._standbys = self._make_standbys(self._maker(changelog, budget, 0))
+                timeout_s, standbys = self.settings.tasks.task_timeout_s, self._standbys
                 self._threads = [
-                    StreamThread(number, self._maker(changelog, budget, number), self.settings.tasks.task_timeout_s)
+                    StreamThread(number, self._maker(changelog, budget, number), timeout_s, standbys)
                     for number in range(1, self.settings.threads + 1)
                 ]
                 for thread in self._threads:
                     thread.start()
-                copies = None
-                if self.settings.standby_replicas:
-                    copies = self._prepare_copies(self._maker(changelog, budget, 0))
+                copies = None if standbys is None else self._local_copies(standbys)
                 resources.enter_context(status)
                 if self._await_global_stores():
                     member = resources.enter_context(
@@ -300,7 +302,10 @@ class Worker:
         if not self.application.global_stores:
             return None
         described = self.settings.global_stores(self.application.global_stores)
-        self._global_stores = GlobalStores(self.settings.tasks.state_dir, changelog, described)
+        tasks = self.settings.tasks
+        self._global_stores = GlobalStores(
+            tasks.state_dir, changelog, described, application_id=self.application.name, snapshots=tasks.snapshots
+        )
         return GlobalThread(self._global_stores, self._metrics)
 
     def _await_global_stores(self) -> bool:
@@ -323,19 +328,18 @@ class Worker:
     def _all_threads(self) -> list[StreamThread | Standbys]:
         return [*self._threads, *([] if self._standbys is None else [self._standbys])]
 
-    def _prepare_copies(self, make: MakeTask) -> LocalCopies:
-        """Prepare the thread of the standby copies; return the local copies as the group sees them.
-
-        Raises: as ``LocalCopies``.
-        """
+    def _make_standbys(self, make: MakeTask) -> Standbys:
         persistent = self.settings.persistent_subtopologies(self.application)
-        self._standbys = Standbys(
+        return Standbys(
             self.settings.standby_replicas,
             make,
             lambda partitions: [task_id for task_id in self._tasks_of(partitions) if task_id.subtopology in persistent],
             queried=self.settings.server is not None,
         )
-        offsets = [self._standbys.changelog_offsets, *(thread.changelog_offsets for thread in self._threads)]
+
+    def _local_copies(self, standbys: Standbys) -> LocalCopies:
+        """Return the local copies as the group sees them. Raises: as ``LocalCopies``."""
+        offsets = [standbys.changelog_offsets, *(thread.changelog_offsets for thread in self._threads)]
         return LocalCopies(self.application, self.settings.tasks, offsets)
 
     def _endpoint(self, changelog: Changelog) -> QueryEndpoint | None:

@@ -5,9 +5,9 @@ of a producer that fences the one before. Here the caller names the version, two
 the file system decides which of them did. There is no producer that lives longer than one commit.
 """
 
-from stores.changelog.files.folder import Folder, open_folder
 from stores.changelog.files.format import Header, StoreChanges
 from stores.changelog.files.partition_log import PartitionLog, Retention
 from stores.changelog.files.version_log import VersionLog
+from stores.files.folder import Folder, open_folder
 
 __all__ = ["Folder", "Header", "PartitionLog", "Retention", "StoreChanges", "VersionLog", "open_folder"]

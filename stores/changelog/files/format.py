@@ -18,8 +18,8 @@ from struct import Struct
 from typing import IO, TYPE_CHECKING, Any
 from zlib import crc32
 
-from stores.changelog.files.folder import ASIDE
 from stores.errors import ChangelogError
+from stores.files.folder import ASIDE
 from stores.files.plain_files import parsed_json
 
 if TYPE_CHECKING:

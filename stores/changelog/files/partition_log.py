@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeVar
 
-from stores.changelog.files.folder import Folder
 from stores.changelog.files.format import (
     BatchWriter,
     Header,
@@ -36,6 +35,7 @@ from stores.errors import (
     StoreUnavailableError,
 )
 from stores.failpoints import Part, declare, reach
+from stores.files.folder import Folder
 from stores.files.plain_files import translated_system_errors
 
 if TYPE_CHECKING:

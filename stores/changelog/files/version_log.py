@@ -11,10 +11,10 @@ from secrets import token_hex
 from typing import Any
 from zlib import crc32
 
-from stores.changelog.files.folder import ASIDE, Folder, PutIfAbsent, open_folder
 from stores.changelog.files.format import ADDED, DESCRIPTION, FORMAT
 from stores.changelog.files.partition_log import PartitionLog, Retention
 from stores.errors import ChangelogError, ChangelogLostError, ConfigError, StoreIncompatibleError
+from stores.files.folder import ASIDE, Folder, PutIfAbsent, open_folder
 from stores.files.plain_files import parsed_json
 
 PARTITIONS_MAX = 99_999

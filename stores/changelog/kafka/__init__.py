@@ -7,6 +7,6 @@ from stores.extras import check_extra
 
 check_extra("kafka")
 
-from stores.changelog.kafka.changelog import KafkaChangelog  # noqa: E402
+from stores.changelog.kafka.changelog import KafkaChangelog, buffer_limits  # noqa: E402
 
-__all__ = ["KafkaChangelog"]
+__all__ = ["KafkaChangelog", "buffer_limits"]

@@ -7,20 +7,27 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from operator import length_hint
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from confluent_kafka.cimpl import NewTopic
 
 from stores.changelog.arguments import check_name, check_readable, check_topic, check_truncation, checked_partition
 from stores.changelog.group import Copies, GroupListener
-from stores.changelog.interface import Changelog, Committed, IsExpired, Record, RecordColumns, SharedProducer
-from stores.changelog.kafka.client import ClientSettings
-from stores.changelog.kafka.cluster import Cluster
+from stores.changelog.interface import Changelog, Committed, IsExpired, IsNeeded, Record, RecordColumns, SharedProducer
+from stores.changelog.kafka.client import READ_AHEAD, UNSENT, ClientSettings
+from stores.changelog.kafka.cluster import CLIENT_BYTES_MAX, Cluster
 from stores.changelog.kafka.group_member import KafkaGroupMember, check_members
 from stores.changelog.kafka.group_offsets import GroupOffsets
-from stores.changelog.kafka.reader import KafkaPartitionReader
+from stores.changelog.kafka.reader import READ_AHEAD_KIB, KafkaPartitionReader
+from stores.changelog.kafka.topic_settings import (
+    altering,
+    checked_topic_settings,
+    due_settings,
+    loses_records,
+    store_topic_settings,
+)
 from stores.changelog.kafka.writer import KafkaProducer, KafkaWriter
 from stores.errors import ChangelogError, ChangelogTimeoutError, ConfigError, StoreClosedError
 from stores.interface import TopicPartition
@@ -33,6 +40,10 @@ ASK_S = 1.0
 lost its broker gets nothing, either."""
 READERS_MAX = 32
 """The most readers that wait for the next read of their partition. Each is a client with threads of its own."""
+_LARGEST = "message.max.bytes"
+_UNSENT_KIB_MAX = 1 << 20
+"""The client's default."""
+_READ_AHEAD_KIB_MIN = 64
 
 
 class KafkaChangelog(Changelog):
@@ -68,7 +79,7 @@ class KafkaChangelog(Changelog):
                 f"replication_factor is 1 or more, or -1 for the brokers' own, not {replication_factor!r}"
             )
         self._replication_factor = replication_factor
-        self._topic_settings = _checked_topic_settings({} if topic_settings is None else topic_settings)
+        self._topic_settings = checked_topic_settings({} if topic_settings is None else topic_settings)
         self._cluster = Cluster(ClientSettings(settings), timeout_s, while_connecting)
         self._groups = GroupOffsets(self._cluster)
         self._producers: weakref.WeakSet[KafkaProducer] = weakref.WeakSet()
@@ -76,6 +87,8 @@ class KafkaChangelog(Changelog):
         self._readers: dict[TopicPartition, KafkaPartitionReader] = {}
         self._empty: dict[TopicPartition, tuple[int, int]] = {}
         """Offsets without a record, from the first up to the second one, by partition: the end of the last read."""
+        self._topic_ids: dict[str, str] = {}
+        """The IDs of topics as they were when they were asked for last."""
         self._asked_at: dict[TopicPartition, float] = {}
         """The time of the last question for the end of a partition that is read."""
         self._whole_topics: set[str] = set()
@@ -88,14 +101,17 @@ class KafkaChangelog(Changelog):
         check_topic(topic, partitions)
         self._create(topic, partitions, self._topic_settings)
 
-    def create_store_topic(self, topic: str, partitions: int, *, expires: bool = False) -> None:
+    def create_store_topic(
+        self, topic: str, partitions: int, *, expires: bool = False, history_ms: int | None = None
+    ) -> None:
         check_topic(topic, partitions)
         self.expect_reads_to_end(topic)
-        settings = {**self._topic_settings, **store_topic_settings(expires=expires)}
+        own = store_topic_settings(expires=expires, history_ms=history_ms, given=self._topic_settings)
+        settings = {**self._topic_settings, **own}
         existing = self._cluster.topics().get(topic)
         if existing is None and self._create(topic, partitions, settings):
             return
-        self._mend(topic, due_settings(topic, self._cluster.topic_settings(topic), expires=expires))
+        self._mend(topic, due_settings(topic, self._cluster.topic_settings(topic), own, expires=expires))
         if existing is not None and existing < partitions:
             raise ChangelogError(
                 f"topic {topic!r} has {existing} partitions, and the application needs {partitions}: it keeps the "
@@ -132,6 +148,27 @@ class KafkaChangelog(Changelog):
 
     def topics(self) -> Mapping[str, int]:
         return self._cluster.topics()
+
+    def topic_id(self, topic: str) -> str:
+        check_topic(topic, 1)
+        topic_id = self._cluster.topic_id(topic)
+        if self._topic_ids.setdefault(topic, topic_id) != topic_id:
+            self._topic_ids[topic] = topic_id
+            self._forget(topic)
+        return topic_id
+
+    def _forget(self, topic: str) -> None:
+        """Forget what is known of a topic that was deleted and created again."""
+        self._cluster.forget(topic)
+        with self._lock:
+            stale = [self._readers.pop(partition) for partition in [*self._readers] if partition.topic == topic]
+        for reader in stale:
+            reader.close()
+        for partition in [each for each in self._empty if each.topic == topic]:
+            del self._empty[partition]
+
+    def deletes_kept_s(self, topic: str) -> float | None:
+        return int(self._cluster.topic_settings(topic)["delete.retention.ms"]) / 1_000
 
     def producer(self, transactional_id: str | None = None, timeout_s: float | None = None) -> KafkaProducer:
         self._cluster.check_open()
@@ -217,7 +254,9 @@ class KafkaChangelog(Changelog):
             fencing=self._groups if fencing else None,
         )
 
-    def compact(self, partition: TopicPartition, is_expired: IsExpired | None = None) -> int:
+    def compact(
+        self, partition: TopicPartition, is_expired: IsExpired | None = None, is_needed: IsNeeded | None = None
+    ) -> int:
         """Check the partition only: Kafka's brokers compact their topics themselves. Return 0."""
         self._cluster.check_partition(partition)
         return 0
@@ -318,69 +357,6 @@ class KafkaChangelog(Changelog):
             reader.close()
 
 
-def _checked_topic_settings(settings: object) -> dict[str, str]:
-    if not isinstance(settings, Mapping):
-        raise TypeError(f"topic_settings are a mapping of names to texts, not {type(settings).__name__}")
-    for name, value in settings.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise TypeError(f"topic_settings are texts, by name: write {str(name)!r}: {str(value)!r}")
-    return dict(settings)
-
-
-_FOR_EVER: Final = {"retention.ms": "-1", "retention.bytes": "-1"}
-"""Brokers delete by the wall clock and by size. A store's records expire by its stream time, which may be years behind:
-so the task alone decides what is deleted (``Changelog.drop_before``)."""
-_EXPIRING: Final = {"cleanup.policy": "compact,delete", **_FOR_EVER}
-"""Kafka deletes records on request only in topics whose policy has ``delete``. Source: KIP-107."""
-
-
-def store_topic_settings(*, expires: bool) -> dict[str, str]:
-    """Return the settings of a new topic for a store whose records expire, or are needed for ever."""
-    return dict(_EXPIRING) if expires else {"cleanup.policy": "compact"}
-
-
-def due_settings(topic: str, settings: Mapping[str, str], *, expires: bool) -> dict[str, str]:
-    """Return the settings of an existing topic that must change, so that it loses nothing and does not grow for ever.
-
-    Raises: ChangelogError, with the setting, for one that its owner has to decide.
-    """
-    if settings.get("message.timestamp.type", "CreateTime") != "CreateTime":
-        reason = "its store restores the times of records"
-        raise _refused(topic, "message.timestamp.type", settings, reason, "CreateTime")
-    policies = {policy.strip() for policy in settings.get("cleanup.policy", "").split(",")}
-    due = store_topic_settings(expires=expires)["cleanup.policy"]
-    if "compact" not in policies:
-        raise _refused(topic, "cleanup.policy", settings, "it must have compact", due)
-    if not expires:
-        if "delete" in policies:
-            raise _refused(topic, "cleanup.policy", settings, "its store needs every key for ever", due)
-        return {}
-    if "delete" not in policies:
-        return dict(_EXPIRING)
-    return {name: value for name, value in _FOR_EVER.items() if settings.get(name, value) != value}
-
-
-def loses_records(changes: Mapping[str, str]) -> bool:
-    """Return True if a topic without these changes would lose records. Otherwise it only grows for ever."""
-    return bool(changes) and "cleanup.policy" not in changes
-
-
-def altering(topic: str, changes: Mapping[str, str]) -> str:
-    """Return the command of Kafka that changes the settings."""
-    values = ",".join(f"{name}=[{value}]" if "," in value else f"{name}={value}" for name, value in changes.items())
-    return (
-        f"kafka-configs.sh --bootstrap-server HOST:PORT --alter --entity-type topics --entity-name {topic} "
-        f"--add-config {values}"
-    )
-
-
-def _refused(topic: str, name: str, settings: Mapping[str, str], reason: str, due: str) -> ChangelogError:
-    return ChangelogError(
-        f"the changelog topic {topic!r} has {name}={settings.get(name, '')}, and would lose records: {reason}. Change "
-        f"that setting of the topic: {altering(topic, {name: due})}"
-    )
-
-
 class KafkaSharedProducer(SharedProducer):
     """One producer with ``transactional_id``, for tasks of a group that fences its offsets (``GroupOffsets``).
 
@@ -450,3 +426,21 @@ class KafkaSharedProducer(SharedProducer):
 
     def close(self) -> None:
         self._producer.close()
+
+
+def buffer_limits(max_bytes: int, producers: int, settings: Mapping[str, Any]) -> dict[str, int]:
+    """Return the settings by which all buffers of a process have ``max_bytes``, unless ``settings`` has its own ones.
+
+    Half is for unsent records, in equal parts for ``producers``. Each part has room for two of the largest records,
+    because the client takes no record that does not fit. The other half is for read-ahead, in parts for the most
+    readers that wait for their next read. A reader has up to one answer of a broker (``fetch.message.max.bytes``) more.
+    """
+    half_kib, largest = max_bytes // 2 >> 10, CLIENT_BYTES_MAX
+    with suppress(TypeError, ValueError):  # The client refuses such a setting, and names it.
+        largest = int(settings.get(_LARGEST, CLIENT_BYTES_MAX))
+    room_kib = 2 * largest >> 10
+    limits = {
+        UNSENT: min(max(half_kib // producers, room_kib), _UNSENT_KIB_MAX),
+        READ_AHEAD: min(max(half_kib // READERS_MAX, _READ_AHEAD_KIB_MIN), READ_AHEAD_KIB),
+    }
+    return {name: limit for name, limit in limits.items() if name not in settings}

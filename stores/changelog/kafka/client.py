@@ -232,6 +232,20 @@ def returns_in_time(call: Callable[[], object], timeout_s: float, serve: Callabl
     return True
 
 
+def served(call: Callable[..., Any], *arguments: object) -> Any:
+    """Return what a call of the client returns that lets it call back. Raises: the exception of the call.
+
+    The client raises a fatal error where it would call back. If a call goes on after that and calls back for a line of
+    the log, Python raises a SystemError about the callback, whose cause is the client's error.
+    """
+    try:
+        return call(*arguments)
+    except SystemError as error:
+        if isinstance(error.__cause__, KafkaException):
+            raise error.__cause__ from None
+        raise
+
+
 def _serve_until_end(call: threading.Thread, serve: Callable[[], object]) -> None:
     while call.is_alive():
         with suppress(Exception):
@@ -271,11 +285,20 @@ _FREQUENT = """
     queue.buffering.max.messages queue.buffering.max.kbytes transaction.timeout.ms message.timeout.ms
     delivery.timeout.ms request.timeout.ms fetch.max.bytes fetch.queue.backoff.ms fetch.wait.max.ms
     max.partition.fetch.bytes queued.max.messages.kbytes queued.min.messages session.timeout.ms
-    statistics.interval.ms debug
+    group.protocol group.remote.assignor statistics.interval.ms debug
 """
 KNOWN = tuple(_FREQUENT.split())
 """Frequent settings of the client, from which the nearest to a misspelt one is named. Source: librdkafka's
 CONFIGURATION.md."""
+
+
+PROTOCOL, REMOTE_ASSIGNOR = "group.protocol", "group.remote.assignor"
+_OF_MEMBERS = frozenset((PROTOCOL, REMOTE_ASSIGNOR))
+"""The settings that only the members of a group take from the caller: other clients are in no group."""
+UNSENT, READ_AHEAD = "queue.buffering.max.kbytes", "queued.max.messages.kbytes"
+_OF_PRODUCERS = frozenset((UNSENT, "queue.buffering.max.messages", "transaction.timeout.ms", "linger.ms"))
+_OF_CONSUMERS = frozenset((READ_AHEAD, "queued.min.messages", "session.timeout.ms", "max.poll.interval.ms"))
+"""Settings of one kind of clients. The client logs a warning for each that another kind gets."""
 
 
 class ClientSettings:
@@ -302,9 +325,10 @@ class ClientSettings:
         """Return the caller's value of a setting, or the default."""
         return self._settings.get(name, default)
 
-    def with_own(self, own: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the settings of one client: the caller's, and ``own``."""
-        return {**self._settings, **own}
+    def with_own(self, own: Mapping[str, Any], *, consumes: bool = True) -> dict[str, Any]:
+        """Return the settings of one client: those of the caller's that it takes, and ``own``."""
+        others = _OF_MEMBERS | (_OF_PRODUCERS if consumes else _OF_CONSUMERS)
+        return {**{name: value for name, value in self._settings.items() if name not in others}, **own}
 
     def without_secrets(self, text: str) -> str:
         """Return a message of the client without the value of any secret that may be in it."""

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import confluent_kafka
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -32,40 +32,9 @@ from stores.changelog.kafka.client import (
     may_pass,
     translated,
 )
+from stores.changelog.kafka.ended_transactions import EndedTransactions
 from stores.errors import ChangelogError, ChangelogTimeoutError, ConfigError, StoreClosedError, nearest
 from stores.interface import TopicPartition
-
-
-class EndedTransactions:
-    """The commits and aborts of this process in one partition, until the last stable offset is after them.
-
-    Brokers answer the end of a transaction before they write its marker to each partition. Until then the last stable
-    offset stays at its first record, unless an older transaction of another process holds it back before that. For one
-    thread at a time. Source: KIP-98, "EndTxnRequest" and "WriteTxnMarkerRequest".
-    """
-
-    def __init__(self) -> None:
-        self._last_offset = -1
-        self._first_offsets: dict[str, int] = {}
-        """The first offset of the newest ended transaction, by transactional ID: it has its marker before the next."""
-        self.others_were_awaited = False
-        """True if the open transactions of others were given their time since the last end."""
-
-    def add(self, transactional_id: str | None, first_offset: int | None, last_offset: int) -> None:
-        """Add an end. Records without a transaction have no ID, and no marker."""
-        if transactional_id is not None and first_offset is not None:
-            self._first_offsets[transactional_id] = first_offset
-        self._last_offset = max(self._last_offset, last_offset)
-        self.others_were_awaited = False
-
-    def are_before(self, end: int) -> bool:
-        """Return True if all of them are before ``end``."""
-        return end > self._last_offset
-
-    def hold_back(self, stable_end: int) -> bool:
-        """Return True if the last stable offset waits for the marker of one of them."""
-        return stable_end in self._first_offsets.values()
-
 
 _Answer = TypeVar("_Answer")
 
@@ -152,7 +121,8 @@ class Cluster:
             if on_error is not None:
                 on_error(error)
 
-        settings = self.settings.with_own({"logger": CLIENT_LOG, **own, "error_cb": heard})
+        consumes = kind is confluent_kafka.Consumer
+        settings = self.settings.with_own({"logger": CLIENT_LOG, **own, "error_cb": heard}, consumes=consumes)
         try:
             return kind(settings)
         except KafkaException as error:
@@ -229,6 +199,16 @@ class Cluster:
                 raise ChangelogTimeoutError(f"the brokers do not know the new topic {new.topic!r} in time")
             time.sleep(_PAUSE_S)
         return is_new
+
+    def topic_id(self, topic: str) -> str:
+        """Return the ID of a topic. Source: KIP-516."""
+        described = self._administered(
+            f"asking for the ID of topic {topic!r}",
+            lambda left_s: self._admin.describe_topics(TopicCollection([topic]), request_timeout=left_s)[
+                topic
+            ].result(),
+        )
+        return str(described.topic_id)
 
     def topic_settings(self, topic: str) -> dict[str, str]:
         """Return the settings of a topic, by Kafka's names."""
@@ -343,6 +323,12 @@ class Cluster:
             for partition, last_offset in last_offsets.items():
                 transactions = self._ended.setdefault(partition, EndedTransactions())
                 transactions.add(transactional_id, first_offsets.get(partition), last_offset)
+
+    def forget(self, topic: str) -> None:
+        """Forget what this process has ended in a topic that was deleted: nothing of it becomes visible any more."""
+        with self._lock:
+            for partition in [each for each in self._ended if each.topic == topic]:
+                del self._ended[partition]
 
     def truncate(self, partition: TopicPartition, before_offset: int) -> None:
         """Delete the records before an offset."""

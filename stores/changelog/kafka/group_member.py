@@ -28,7 +28,7 @@ from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from stores.changelog.group import AFTER_REVOKE, BEFORE_ASSIGN, BEFORE_REVOKE, Copies, GroupListener, GroupMember, Peer
-from stores.changelog.kafka.client import error_of, may_pass
+from stores.changelog.kafka.client import PROTOCOL, REMOTE_ASSIGNOR, ClientSettings, error_of, may_pass
 from stores.changelog.kafka.cluster import Cluster
 from stores.changelog.kafka.group_offsets import GroupOffsets
 from stores.errors import ChangelogError, ChangelogTimeoutError, ConfigError, StoreError
@@ -148,6 +148,9 @@ def _clients(cluster: Cluster, group: str) -> list[str]:
         return []
 
 
+_CLASSIC, _CONSUMER = "classic", "consumer"
+_HEARTBEAT = "ConsumerGroupHeartbeat"
+"""In the client's text for a fatal answer to a member with the protocol ``consumer``."""
 _ASSIGNOR = "cooperative-sticky"
 _INSTANCE_FENCED = getattr(KafkaError, "FENCED_INSTANCE_ID")  # noqa: B009
 _INSTANCE_FENCED_TEXT = "group.instance.id"
@@ -155,6 +158,7 @@ _INSTANCE_FENCED_TEXT = "group.instance.id"
 HEARTBEAT_MS = 500
 """The time after which a member learns of a rebalance. The client's default is 3 s, in which the tasks of a worker that
 leaves have no owner."""
+_NO_GENERATION = b"\xff" * 4
 _LOOK_S = 0.02
 """The time between two looks at the metadata. After a rebalance the coordinator refuses those of the one before."""
 _Theirs = list[confluent_kafka.TopicPartition]
@@ -181,7 +185,7 @@ class KafkaGroupMember(GroupMember):
         instance_id: str | None = None,
         fencing: GroupOffsets | None = None,
     ) -> None:
-        """Join. Raises: ChangelogError if the group has members that are none of this application's."""
+        """Join. Raises: ChangelogError if the group has members that are none of this application's; ConfigError."""
         self._cluster, self._group, self._listener = cluster, group, listener
         self._topics, self._instance_id, self._fencing = frozenset(topics), instance_id, fencing
         self._held: frozenset[TopicPartition] = frozenset()
@@ -194,7 +198,7 @@ class KafkaGroupMember(GroupMember):
         """The client's metadata as of the last look at it, None if it must not be used."""
         check_members(cluster, group, fingerprint, fencing=fencing is not None)
         mark = mark_of(group, fingerprint)
-        members = group_of_members(group, fencing=fencing is not None)
+        self._members_group = members = group_of_members(group, fencing=fencing is not None)
         self._members = GroupMembers(cluster, members, mark)
         client_id = str(cluster.settings.value("client.id", ""))
         directory = None if copies is None else copies.directory
@@ -203,13 +207,9 @@ class KafkaGroupMember(GroupMember):
         own: dict[str, Any] = {
             "group.id": members,
             "client.id": "-".join(filter(None, [client_id, directory, mark])) + (f"@{server}" if server else ""),
-            "partition.assignment.strategy": _ASSIGNOR,
-            "session.timeout.ms": round(session_timeout_s * 1000),
-            "heartbeat.interval.ms": cluster.settings.value(
-                "heartbeat.interval.ms", max(1, min(HEARTBEAT_MS, round(session_timeout_s * 1000 / 3)))
-            ),
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
+            **_settings_of_protocol(cluster.settings, session_timeout_s, instance_id),
         }
         if instance_id is not None:
             own["group.instance.id"] = instance_id
@@ -237,12 +237,18 @@ class KafkaGroupMember(GroupMember):
             message = self._consumer.poll(wait_s)
         except KafkaException as exception:
             raise self._failure(error_of(exception)) from None
-        self._name = self._consumer.memberid()
+        if self._name or self._has_generation():
+            self._name = self._consumer.memberid()
         error = None if message is None else message.error()
         if error is None or error.code() == KafkaError._MAX_POLL_EXCEEDED:
             return  # The next polls lose the partitions, and join again.
         if _ends_member(error) or not may_pass(error):
             raise self._failure(error)
+
+    def _has_generation(self) -> bool:
+        """Return whether the brokers know the member. With the protocol ``consumer`` it has an ID before (KIP-848)."""
+        metadata = self._consumer.consumer_group_metadata()
+        return not _generation(metadata, self._members_group).endswith(_NO_GENERATION)
 
     def metadata(self, partitions: Collection[TopicPartition]) -> Any:
         """Return the group's metadata for offsets of ``partitions`` in a transaction. For any thread.
@@ -299,6 +305,12 @@ class KafkaGroupMember(GroupMember):
                 f"another worker has joined the group {self._group!r} with group.instance.id={self._instance_id}: give "
                 "each worker its own. This one ends, and the other one has its tasks"
             )
+        if _ends_member(error) and _HEARTBEAT in str(error.str()):
+            return ConfigError(
+                f"the brokers of {self._cluster.settings.servers} refuse a member of the group {self._group!r} with "
+                f"{PROTOCOL}={_CONSUMER} ({error.str()}): it needs Kafka 4.0, and {REMOTE_ASSIGNOR} names an assignor "
+                "that they have, if any. Without these settings the members assign the partitions"
+            )
         failure = self._cluster.failure(error, f"taking part in the group {self._group!r}")
         return ChangelogError(str(failure)) if _ends_member(error) else failure
 
@@ -339,6 +351,35 @@ class KafkaGroupMember(GroupMember):
             reach(BEFORE_REVOKE)
             tell(_ours(partitions))
             reach(AFTER_REVOKE)
+
+
+def _settings_of_protocol(
+    settings: ClientSettings, session_timeout_s: float, instance_id: str | None
+) -> dict[str, Any]:
+    """Return the settings of a member about rebalances. Raises: ConfigError.
+
+    With the protocol ``consumer`` the brokers assign the partitions, and have the times (KIP-848). They refuse a member
+    whose name a killed one still has: UNRELEASED_INSTANCE_ID.
+    """
+    protocol = str(settings.value(PROTOCOL, _CLASSIC)).lower()
+    assignor = settings.value(REMOTE_ASSIGNOR, None)
+    if protocol == _CLASSIC and assignor is not None:
+        raise ConfigError(f"{REMOTE_ASSIGNOR}={assignor} needs {PROTOCOL}={_CONSUMER}: set both, or neither of them")
+    if protocol == _CONSUMER and instance_id is not None:
+        raise ConfigError(
+            f"group.instance.id={instance_id} needs {PROTOCOL}={_CLASSIC}: with {_CONSUMER} brokers refuse a worker "
+            "that was killed and is started again, until its session is over. Leave one of the two out"
+        )
+    if protocol == _CONSUMER:
+        return {PROTOCOL: protocol, **({} if assignor is None else {REMOTE_ASSIGNOR: assignor})}
+    session_ms = round(session_timeout_s * 1000)
+    heartbeat_ms = max(1, min(HEARTBEAT_MS, round(session_ms / 3)))
+    return {
+        PROTOCOL: protocol,
+        "partition.assignment.strategy": _ASSIGNOR,
+        "session.timeout.ms": session_ms,
+        "heartbeat.interval.ms": settings.value("heartbeat.interval.ms", heartbeat_ms),
+    }
 
 
 def _ours(partitions: _Theirs) -> list[TopicPartition]:

@@ -230,6 +230,8 @@ def by_group(
 _TIME = Struct(">bq")
 _TIME_VERSIONS = (1, 2)
 """That of this library, whose metadata end with the time, and a later one, in which more follows."""
+_TIME_CHARACTERS = 12
+"""The characters of base64 that have the bytes of a version and a time."""
 
 
 def as_theirs(offsets: Mapping[TopicPartition, int], times_ms: Mapping[TopicPartition, int]) -> Theirs:
@@ -248,10 +250,18 @@ def _metadata(time_ms: int | None) -> str:
 def _time_of(metadata: str | None) -> int | None:
     """Return the stream time in the metadata of an offset, None if there is none. Others may have written it."""
     try:
-        version, time_ms = _TIME.unpack_from(b64decode(metadata or "", validate=True))
+        version, time_ms = _TIME.unpack_from(b64decode((metadata or "")[:_TIME_CHARACTERS], validate=True))
     except (ValueError, StructError):
         return None
     return time_ms if version in _TIME_VERSIONS and time_ms >= 0 else None
+
+
+def _metadata_of(entry: confluent_kafka.TopicPartition) -> str | None:
+    """Return the metadata of an offset. The client reads it up to a byte of zero, which may come after its end."""
+    try:
+        return entry.metadata
+    except UnicodeDecodeError as error:
+        return error.object.decode("ascii", "replace")
 
 
 def _committed(consumer: confluent_kafka.Consumer, asked: Theirs, timeout_s: float) -> Committed:
@@ -262,7 +272,7 @@ def _committed(consumer: confluent_kafka.Consumer, asked: Theirs, timeout_s: flo
         if entry.offset >= 0:
             partition = TopicPartition(entry.topic, entry.partition)
             offsets[partition] = int(entry.offset)
-            time_ms = _time_of(entry.metadata)
+            time_ms = _time_of(_metadata_of(entry))
             if time_ms is not None:
                 times_ms[partition] = time_ms
     return Committed(offsets, times_ms)

@@ -12,7 +12,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError
 
 from stores.changelog.interface import Headers, RecordColumns, joined
-from stores.changelog.kafka.client import Decision, decision_of, may_pass
+from stores.changelog.kafka.client import READ_AHEAD, Decision, decision_of, may_pass
 from stores.changelog.kafka.cluster import READER, Cluster
 from stores.errors import ChangelogError, ChangelogTimeoutError, OffsetOutOfRangeError
 from stores.interface import TopicPartition
@@ -24,7 +24,6 @@ REFILL = "fetch.queue.backoff.ms"
 REFILL_MS = 20
 """The time after which the client asks whether its full queue has room again. By default it is a second. A task
 processes all that is in the queue in less, and would wait for the rest. Source: librdkafka's CONFIGURATION.md."""
-READ_AHEAD = "queued.max.messages.kbytes"
 READ_AHEAD_KIB = 16_384
 """The most that the client reads ahead. The client's default is 64 MiB, and each partition has a client."""
 FETCH_WAIT = "fetch.wait.max.ms"
@@ -213,7 +212,7 @@ def read_headers(timestamp_ms: int, headers: list[tuple[str, bytes | None]]) -> 
     """Return the timestamp and the headers of a record, from those that it has in Kafka."""
     if headers[-1:] == [EPOCH]:
         timestamp_ms, headers = 0, headers[:-1]
-    return timestamp_ms, tuple((name, content or b"") for name, content in headers)
+    return timestamp_ms, tuple(headers)
 
 
 def check_sizes(
@@ -226,7 +225,9 @@ def check_sizes(
     """Check that no record has more than ``bytes_max`` of key, value and headers. Raises: ChangelogError."""
     for key, value, of_record in zip(keys, values, headers, strict=True):
         record_bytes = len(key or b"") + len(value or b"")
-        record_bytes += sum(len(name.encode()) + len(content) + _LENGTHS_BYTES for name, content in of_record or ())
+        record_bytes += sum(
+            len(name.encode()) + len(content or b"") + _LENGTHS_BYTES for name, content in of_record or ()
+        )
         if record_bytes > bytes_max:
             raise ChangelogError(
                 f"a record of {record_bytes} bytes is too large for {partition.topic}-{partition.partition}, which "

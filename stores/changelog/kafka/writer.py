@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import repeat
 from operator import length_hint
 from typing import Any
@@ -26,6 +27,7 @@ from stores.changelog.kafka.client import (
     is_fenced,
     may_pass,
     returns_in_time,
+    served,
 )
 from stores.changelog.kafka.cluster import CLIENT_LOG, Cluster
 from stores.changelog.kafka.group_offsets import COORDINATOR_S, GroupOffsets, as_theirs, by_group
@@ -241,7 +243,8 @@ class KafkaWriter(LogWriter):
 
     def _abort(self) -> None:
         try:
-            self._cluster.asked(f"{self._doing} aborts", self._client.abort_transaction, producing=True)
+            abort = partial(served, self._client.abort_transaction)
+            self._cluster.asked(f"{self._doing} aborts", abort, producing=True)
         except ProducerFencedError:
             raise
         except ChangelogError as error:
@@ -283,13 +286,13 @@ class KafkaWriter(LogWriter):
                 raise
             finally:
                 self._taken[partition] = len(pending) - FIELDS_PER_RECORD * (len(keys) - at)
-        client.poll(0)
+        served(client.poll, 0)
 
     def _await_room(self) -> None:
         """Wait until the client has delivered a part of its queue."""
         num_records, deadline = len(self._client), time.monotonic() + self._timeout_s
         while len(self._client) >= num_records:
-            self._client.poll(0.05)
+            served(self._client.poll, 0.05)
             if time.monotonic() > deadline:
                 raise ChangelogTimeoutError(f"{self._doing}: the brokers take no records in time")
 
@@ -376,7 +379,7 @@ class KafkaWriter(LogWriter):
         self._cluster.asked(f"{self._doing} begins", self._begin, producing=True)
 
     def _flush(self, *, transactional: bool) -> None:
-        num_unsent = self._client.flush(self._timeout_s)
+        num_unsent = served(self._client.flush, self._timeout_s)
         if num_unsent or self._failed:
             self._lost.any = True
         if self._failed:
@@ -398,7 +401,7 @@ class KafkaWriter(LogWriter):
 
     def _commit(self) -> None:
         try:
-            self._client.commit_transaction(self._timeout_s)
+            served(self._client.commit_transaction, self._timeout_s)
         except KafkaException as exception:
             self._lost.any = True
             error = error_of(exception)
@@ -431,7 +434,7 @@ class KafkaWriter(LogWriter):
     def _serve(self, wait_s: float) -> None:
         """Let the client call back. It raises a fatal error here, in place of the callback for errors."""
         try:
-            self._client.poll(wait_s)
+            served(self._client.poll, wait_s)
         except KafkaException as exception:
             self._on_error(error_of(exception))
 

@@ -24,8 +24,9 @@ from weakref import WeakSet
 import lmdb
 
 from stores.engines.checksum import CHECKSUM_BYTES, codec_of
-from stores.engines.engine import EngineSnapshot, Scan, Transaction, TransactionalEngine, Writes, converted
+from stores.engines.engine import Capture, EngineSnapshot, Scan, Transaction, TransactionalEngine, Writes, converted
 from stores.engines.families import FAMILIES, families_in_use
+from stores.engines.lmdb.capture import LmdbCapture
 from stores.engines.lmdb.environment import (
     Environment,
     MemoryMap,
@@ -38,7 +39,7 @@ from stores.engines.lmdb.environment import (
 from stores.engines.lmdb.file import DATA_FILE, check_structure
 from stores.engines.lmdb.meta_pages import check_closed_meta_pages
 from stores.engines.lmdb.transaction import LmdbScan, LmdbSnapshot, LmdbTransaction, ReadTransaction, delete_range
-from stores.engines.snapshots import Snapshot, Snapshots
+from stores.engines.snapshots import SharedSnapshots, Snapshot
 from stores.errors import CommitFailedError, StoreError, StoreUnavailableError, damaged
 from stores.files.plain_files import sync_folder, sync_tree
 from stores.interface import Durability
@@ -69,6 +70,7 @@ class LmdbEngine(TransactionalEngine):
     spills: ClassVar[bool] = False
     splits: ClassVar[bool] = True
     reads_live: ClassVar[bool] = True
+    captures: ClassVar[bool] = True
 
     def __init__(self, environment: Environment, durability: Durability, *, scans_checked: bool) -> None:
         env = environment.env
@@ -86,10 +88,11 @@ class LmdbEngine(TransactionalEngine):
         self._snapshots_max = readers - min(_SPARE_READERS_MAX, readers // 2)
         self._scans: WeakSet[LmdbScan] = WeakSet()
         self._held: WeakSet[LmdbSnapshot] = WeakSet()
+        self._captures: WeakSet[LmdbCapture] = WeakSet()
         # The map can only be resized while no transaction is open, on any thread.
         self._map = RLock()
         self._memory_map = MemoryMap(env, self._page_bytes, self._release_map)
-        self._snapshots: Snapshots[ReadTransaction] = Snapshots(self._begin_snapshot, ReadTransaction.end)
+        self._snapshots: SharedSnapshots[ReadTransaction] = SharedSnapshots(self._begin_snapshot, ReadTransaction.end)
         self._reader: Snapshot[ReadTransaction] | None = None
         """The snapshot that single lookups share while nothing is written."""
         self._writing = False
@@ -145,6 +148,12 @@ class LmdbEngine(TransactionalEngine):
             raise StoreUnavailableError(
                 f"{self._path} can't be copied to {folder}: {error}. Make room there"
             ) from error
+
+    def capture(self, folder: Path) -> Capture:
+        with self._map, converted(lmdb.Error, reading_error):
+            capture = LmdbCapture(self._env, Path(self._path), self._page_bytes, folder)
+            self._captures.add(capture)
+            return capture
 
     @classmethod
     def compact(cls, path: Path, options: Mapping[str, object]) -> None:
@@ -400,6 +409,8 @@ class LmdbEngine(TransactionalEngine):
 
     def _release_map(self) -> None:
         self._drop_reader()
+        for capture in list(self._captures):
+            capture.end()
         # The snapshots first: scans of them are detached with the others.
         for snapshot in list(self._held):
             snapshot.detach()
@@ -463,6 +474,8 @@ class LmdbEngine(TransactionalEngine):
     def close(self) -> None:
         with self._map:
             self._drop_reader()
+            for capture in list(self._captures):
+                capture.end()
             for scan in list(self._scans):
                 scan.close()
             try:

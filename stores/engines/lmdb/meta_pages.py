@@ -243,6 +243,24 @@ def read_meta_pages(file: Path) -> tuple[MetaPage, MetaPage] | None:
     return None if len(second) < _READ_BYTES else (page, _parsed(second))
 
 
+def captured_meta_pages(descriptor: int, page_bytes: int, transaction_id: int) -> tuple[bytes, int]:
+    """Return both meta pages of the open database, whose last commit has this ID, and its last page.
+
+    They have no checksums, like those of a copy by LMDB. Nothing is committed meanwhile.
+    Raises: OSError; StoreCorruptedError if neither page is of this commit.
+    """
+    pages = bytearray(os.pread(descriptor, 2 * page_bytes, 0))
+    last_page = None
+    for at in (0, page_bytes):
+        page = _parsed(bytes(pages[at : at + _READ_BYTES]))
+        if page.transaction_id == transaction_id:
+            last_page = page.last_page
+        pages[at + _CHECKSUM_AT : at + _READ_BYTES] = bytes(_CHECKSUM_BYTES)
+    if last_page is None:
+        raise damaged(f"no meta page is of the last commit, {transaction_id}")
+    return bytes(pages), last_page
+
+
 def _parsed(content: bytes) -> MetaPage:
     magic, version, page_bytes, flags, names, names_root, last_page, transaction_id = _HEAD.unpack_from(content)
     record = content[_CHECKSUM_AT:_READ_BYTES]

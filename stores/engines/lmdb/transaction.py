@@ -12,7 +12,7 @@ import lmdb
 from stores.engines.checksum import ValueCodec
 from stores.engines.engine import FETCH_FIRST, FETCH_MAX, EngineSnapshot, Scan, Transaction, take
 from stores.engines.lmdb.environment import reading_error, writing_error
-from stores.engines.snapshots import MapSnapshot, Snapshot, Snapshots, read_whole
+from stores.engines.snapshots import MapSnapshot, SharedSnapshots, Snapshot, read_whole
 from stores.errors import CommitFailedError, StoreError, damaged, must_reopen
 from stores.ordered import WHOLE, ScanRange
 
@@ -41,7 +41,7 @@ class LmdbScan(Scan):
         self,
         path: str,
         codec: ValueCodec,
-        snapshots: Snapshots[ReadTransaction],
+        snapshots: SharedSnapshots[ReadTransaction],
         snapshot: Snapshot[ReadTransaction],
         stored: Any,
         bounds: ScanRange,
@@ -129,7 +129,7 @@ class LmdbSnapshot(EngineSnapshot):
     def __init__(
         self,
         codec: ValueCodec,
-        snapshots: Snapshots[ReadTransaction],
+        snapshots: SharedSnapshots[ReadTransaction],
         snapshot: Snapshot[ReadTransaction],
         stored: Sequence[Any],
         meta: Mapping[bytes, bytes],

@@ -24,6 +24,7 @@ from typing import Any, Final, cast
 
 from rocksdict import (
     AccessType,
+    BlockBasedIndexType,
     BlockBasedOptions,
     Cache,
     DBCompactionStyle,
@@ -42,6 +43,8 @@ from stores.process import descriptors_lacking
 
 _BLOOM_FILTER_BITS_PER_KEY = 10
 """About one lookup in a hundred of an absent key reads a block. Source: RocksDB's wiki, "RocksDB Bloom Filter"."""
+_BUFFERS = 4
+"""A write buffer is at most one part of so many of the shared memory, half of which is for write buffers."""
 
 
 def database_options(settings: Mapping[str, object]) -> Options:
@@ -58,12 +61,16 @@ def database_options(settings: Mapping[str, object]) -> Options:
     options.create_if_missing(True)
     options.create_missing_column_families(True)
     options.set_atomic_flush(True)
-    options.set_block_based_table_factory(table)
+    write_buffer_bytes = number["write_buffer_size_bytes"]
     if memory is not None:
         options.set_write_buffer_manager(memory.write_buffers)
+        write_buffer_bytes = min(write_buffer_bytes, number["shared_memory_bytes"] // _BUFFERS)
+    if settings["cache_index_and_filter_blocks"]:
+        _keep_in_cache(table)
+    options.set_block_based_table_factory(table)
     # One shard for the cache of open tables is enough: tables are pinned, so that lookups in this cache are rare.
     options.set_table_cache_num_shard_bits(0)
-    options.set_write_buffer_size(number["write_buffer_size_bytes"])
+    options.set_write_buffer_size(write_buffer_bytes)
     options.set_max_write_buffer_number(number["max_write_buffer_number"])
     options.set_optimize_filters_for_hits(True)
     options.set_compaction_style(DBCompactionStyle.universal())
@@ -75,6 +82,19 @@ def database_options(settings: Mapping[str, object]) -> Options:
     options.set_stats_dump_period_sec(0)
     options.set_stats_persist_period_sec(0)
     return options
+
+
+def _keep_in_cache(table: BlockBasedOptions) -> None:
+    """Keep indexes and filters in the cache, in parts that it can drop; only the index of the parts always stays.
+
+    Outside of the cache, those of all tables take memory that nothing limits. A compaction makes a filter from the keys
+    of one part, and not from those of a whole table. A lookup takes an eighth longer, as measured.
+    Source: RocksDB's wiki, "Partitioned Index Filters".
+    """
+    table.set_index_type(BlockBasedIndexType.two_level_index_search())
+    table.set_partition_filters(True)
+    table.set_cache_index_and_filter_blocks(True)
+    table.set_pin_top_level_index_and_filter(True)
 
 
 def memory_of(settings: Mapping[str, object]) -> SharedMemory | None:

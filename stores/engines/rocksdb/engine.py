@@ -22,9 +22,10 @@ from typing import Any, ClassVar, Self
 from rocksdict import AccessType, Checkpoint, Options, WriteBatch, WriteOptions
 
 from stores.contract.levels import AT_ONCE, Persistence
-from stores.engines.engine import FilePart, IngestingEngine, Meta, Scan, Writes, converted
+from stores.engines.engine import Capture, FilePart, IngestingEngine, Meta, Scan, Writes, converted
 from stores.engines.families import FAMILIES, families_in_use
 from stores.engines.record_log import has_cut_record, has_foreign_record, torn_record
+from stores.engines.rocksdb.capture import RocksDBCapture
 from stores.engines.rocksdb.database import (
     FIRST_KEY,
     META_KEY,
@@ -69,6 +70,7 @@ class RocksDBEngine(IngestingEngine):
         "offsets_write_buffer_size_bytes": 1 << 20,
         "shared_memory_bytes": 128 << 20,
         "block_cache_size_bytes": 0,
+        "cache_index_and_filter_blocks": False,
         "max_file_opening_threads": 4,
         "level_zero_file_num_compaction_trigger": 4,
     }
@@ -79,6 +81,9 @@ class RocksDBEngine(IngestingEngine):
     }
     splits: ClassVar[bool] = True
     reads_live: ClassVar[bool] = True
+    captures: ClassVar[bool] = True
+    # Its tables never change: a part is a whole table, or a large piece of one.
+    part_bytes: ClassVar[int] = 16 << 20
     max_key_bytes = 8 << 20
     max_value_bytes = (1 << 32) - 1
 
@@ -182,6 +187,9 @@ class RocksDBEngine(IngestingEngine):
     def copy_to(self, folder: Path) -> None:
         with closing(self.open(folder, Durability.DISK, self.options)) as target:
             copy_into(target, self)
+
+    def capture(self, folder: Path) -> Capture:
+        return RocksDBCapture(self._db, folder)
 
     @classmethod
     def compact(cls, path: Path, options: Mapping[str, object]) -> None:

@@ -24,7 +24,7 @@ from stores.engines.rocksdb.database import has_second_family, manifest_of, open
 from stores.errors import damaged
 from stores.ordered import WHOLE
 
-_SETTINGS = "rocksdict-config.json"
+SETTINGS = "rocksdict-config.json"
 """The settings that rocksdict keeps beside RocksDB's files."""
 CACHE_BYTES = 8 << 20
 """The cache of a reader of live files. The memory that stores share has write buffers, which it could not flush."""
@@ -126,7 +126,7 @@ def mirrored(path: Path, only: Collection[Path] | None = None) -> Mirror:
     """
     mirror = Mirror()
     for file in path.iterdir():
-        if file.name in (_SETTINGS, "CURRENT"):
+        if file.name in (SETTINGS, "CURRENT"):
             shutil.copyfile(file, Path(mirror.name, file.name))
         elif only is None or file in only:
             Path(mirror.name, file.name).symlink_to(file.absolute())

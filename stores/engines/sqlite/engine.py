@@ -15,11 +15,13 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from threading import Lock, RLock, get_ident
 from typing import ClassVar, Self, TypeVar, cast
+from weakref import WeakSet
 
 from stores.engines.checksum import CHECKSUM_BYTES, ValueCodec, codec_of
-from stores.engines.engine import EngineSnapshot, Scan, Transaction, TransactionalEngine, Writes, converted
+from stores.engines.engine import Capture, EngineSnapshot, Scan, Transaction, TransactionalEngine, Writes, converted
 from stores.engines.families import FAMILIES, families_in_use
-from stores.engines.snapshots import Snapshot, Snapshots
+from stores.engines.snapshots import SharedSnapshots, Snapshot
+from stores.engines.sqlite.capture import SqliteCapture
 from stores.engines.sqlite.tables import (
     DATA,
     FILE,
@@ -57,6 +59,7 @@ from stores.files.sqlite_library import (
     connect,
     copy_whole,
     keep_log,
+    share_heap,
     sync_log,
     write_ahead,
 )
@@ -76,6 +79,7 @@ class SqliteEngine(TransactionalEngine):
     name: ClassVar[str] = "sqlite"
     options: ClassVar[Mapping[str, object]] = {
         "cache_size_bytes": 50 << 20,
+        "shared_memory_bytes": 0,
         "wal_autocheckpoint_pages": 1000,
         "checksums": True,
         # Without it, a scan takes some two thirds of the time. Lookups and ``verify`` always check.
@@ -84,6 +88,7 @@ class SqliteEngine(TransactionalEngine):
     option_values: ClassVar[Mapping[str, Container[object]]] = {"wal_autocheckpoint_pages": range(1 << 31)}
     splits: ClassVar[bool] = True
     reads_live: ClassVar[bool] = True
+    captures: ClassVar[bool] = True
     max_key_bytes = 1 << 20
     max_value_bytes = 900_000_000 - CHECKSUM_BYTES  # SQLite's limit for a whole row is 1,000,000,000 bytes
 
@@ -99,9 +104,12 @@ class SqliteEngine(TransactionalEngine):
         # another thread crashes the process.
         self._using_writer = Lock()
         self._pool: list[Connection] = []
-        self._snapshots = Snapshots(self._acquire, self._release)
+        self._snapshots = SharedSnapshots(self._acquire, self._release)
         # Re-entrant: a finalizer may give a connection back while one is being borrowed.
         self._lock = RLock()
+        self._captures: WeakSet[SqliteCapture] = WeakSet()
+        self._transaction: SqliteTransaction | None = None
+        """The latest transaction that a strategy has begun."""
         self._tables = [DATA]
         """The tables of the data families in use."""
 
@@ -115,6 +123,7 @@ class SqliteEngine(TransactionalEngine):
             with _connected(file) as writer:
                 write_ahead(writer, durability)
                 writer.execute(f"pragma cache_size=-{cast(int, options['cache_size_bytes']) >> 10}")
+                share_heap(writer, cast(int, options["shared_memory_bytes"]))
                 writer.execute(_WITHOUT_MAP).fetchall()
                 writer.execute(f"pragma wal_autocheckpoint={cast(int, options['wal_autocheckpoint_pages'])}").fetchall()
                 if new:
@@ -179,6 +188,12 @@ class SqliteEngine(TransactionalEngine):
                 f"{self._file} can't be copied to {folder}: {error}. Make room there"
             ) from error
 
+    def capture(self, folder: Path) -> Capture:
+        with converted(Error, lambda error: reading_error(error, self._file)):
+            capture = SqliteCapture(self._connect, folder)
+        self._captures.add(capture)
+        return capture
+
     @classmethod
     def compact(cls, path: Path, options: Mapping[str, object]) -> None:
         engine = cls.open(path, Durability.DISK, options)
@@ -204,8 +219,7 @@ class SqliteEngine(TransactionalEngine):
     def get(self, key: bytes, family: int = 0) -> bytes | None:
         statement = self._tables[family].lookup
         try:
-            # During a strategy's transaction, the writing connection would show uncommitted data.
-            if get_ident() == self._owner and not self._writer.in_transaction:
+            if self._reads_by_writer():
                 with self._using_writer:
                     row = self._writer.execute(statement, (key,)).fetchone()
             else:
@@ -307,7 +321,8 @@ class SqliteEngine(TransactionalEngine):
             self._writer.execute("begin immediate")
         except Error as error:
             raise writing_error(error, self._file) from error
-        return SqliteTransaction(self._file, self._writer, self._codec, self._snapshots, self._tables)
+        self._transaction = SqliteTransaction(self._file, self._writer, self._codec, self._snapshots, self._tables)
+        return self._transaction
 
     def persist(self) -> None:
         """Sync the WAL at PROCESS; otherwise do nothing: the page cache has every write and survives a killed process.
@@ -319,6 +334,9 @@ class SqliteEngine(TransactionalEngine):
                 sync_log(self._file)
             except OSError as error:
                 raise must_reopen(f"{self._file} can't be synced: {error.strerror}") from error
+
+    def change_writer(self) -> None:
+        self._owner = get_ident()
 
     def approximate_num_entries(self, family: int = 0) -> int:
         table, parts = self._tables[family].name, self.num_families
@@ -358,6 +376,8 @@ class SqliteEngine(TransactionalEngine):
         }
 
     def close(self) -> None:
+        for capture in list(self._captures):
+            capture.end()
         with self._lock:
             pool, self._pool = self._pool, []
         try:
@@ -369,10 +389,18 @@ class SqliteEngine(TransactionalEngine):
         except Error as error:
             raise writing_error(error, self._file) from error
 
+    def _reads_by_writer(self) -> bool:
+        """Return whether this thread reads on the writing connection.
+
+        During a strategy's transaction that connection would show uncommitted data, and another thread may use it. So
+        it is not asked: apsw refuses any call beside that of another thread.
+        """
+        return get_ident() == self._owner and (self._transaction is None or self._transaction.ended)
+
     def _query(self, look: Callable[[Connection], Answer]) -> Answer:
         """Return the result of ``look`` on committed data: on the writing connection, unless it may show other data."""
         try:
-            if get_ident() == self._owner and not self._writer.in_transaction:
+            if self._reads_by_writer():
                 with self._using_writer:
                     return look(self._writer)
             reader = self._acquire()

@@ -8,7 +8,7 @@ from threading import RLock
 
 from stores.engines.checksum import ValueCodec
 from stores.engines.engine import FETCH_FIRST, FETCH_MAX, EngineSnapshot, Scan, Transaction, Writes, take
-from stores.engines.snapshots import Snapshot, Snapshots
+from stores.engines.snapshots import SharedSnapshots, Snapshot
 from stores.engines.sqlite.tables import (
     META,
     READING_ERRORS,
@@ -35,7 +35,7 @@ class SqliteScan(Scan):
         self,
         file: Path,
         codec: ValueCodec,
-        snapshots: Snapshots[Connection],
+        snapshots: SharedSnapshots[Connection],
         snapshot: Snapshot[Connection],
         tables: Sequence[Table],
         bounds: ScanRange,
@@ -113,7 +113,7 @@ class SqliteSnapshot(EngineSnapshot):
             reader.execute("rollback")
             release(reader)
 
-        self._transactions: Snapshots[Connection] = Snapshots(begin, end)
+        self._transactions: SharedSnapshots[Connection] = SharedSnapshots(begin, end)
         self._snapshot: Snapshot[Connection] | None = self._transactions.acquire()
 
     def get(self, key: bytes, family: int = 0) -> bytes | None:
@@ -160,11 +160,13 @@ class SqliteTransaction(Transaction):
         file: Path,
         writer: Connection,
         codec: ValueCodec,
-        snapshots: Snapshots[Connection],
+        snapshots: SharedSnapshots[Connection],
         tables: Sequence[Table],
     ) -> None:
         self._file, self._writer, self._codec = file, writer, codec
         self._snapshots, self._tables = snapshots, tables
+        self.ended = False
+        """True after a commit or an abort."""
 
     def get(self, key: bytes, family: int = 0) -> bytes | None:
         self._check_open()
@@ -223,6 +225,7 @@ class SqliteTransaction(Transaction):
                 self._writer.execute("commit")
             finally:
                 self._snapshots.end_writing()
+            self.ended = True
         except Error as error:
             raise self._failed(error) from error
 
@@ -230,6 +233,7 @@ class SqliteTransaction(Transaction):
         try:
             if self._writer.in_transaction:
                 self._writer.execute("rollback")
+            self.ended = True
         except Error as error:
             raise writing_error(error, self._file) from error
 

@@ -220,6 +220,20 @@ class StoreTransactions(StoreReads):
     def _is_clean(self) -> bool:
         return not self._staged_marks and self.staging.is_clean()
 
+    # Another writer
+
+    _can_change_writer = True
+
+    def _change_writer(self) -> None:
+        with self.access.working:
+            self.access.check_open()
+            if self._staged_position or not self._is_clean():
+                raise StoreError(
+                    f"store {self.name!r} has staged writes: commit or roll back before its thread changes"
+                )
+            self.access.writer = self._writer = get_ident()
+            self.staging.change_writer()
+
     # Offsets and position
 
     def advance_position(self, partition: TopicPartition, offset: int) -> None:

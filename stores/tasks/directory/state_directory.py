@@ -402,13 +402,13 @@ def _is_left_of_stores(entry: Path) -> bool:
     )
 
 
-def last_used(folder: Path) -> float:
-    """Return the time of the last change of a file in ``folder``; without other files, that of its lock file."""
+def last_used(folder: Path, *, lock: str = LOCK_FILE) -> float:
+    """Return the time of the last change of a file in ``folder``; without other files, that of its file ``lock``."""
     times = [
         Path(inside, name).lstat().st_mtime
         for inside, _, names in os.walk(folder)
         for name in names
-        if Path(inside, name) != folder / LOCK_FILE
+        if Path(inside, name) != folder / lock
     ]
-    lock = folder / LOCK_FILE
-    return max(times, default=(lock if lock.exists() else folder).stat().st_mtime)
+    lock_file = folder / lock
+    return max(times, default=(lock_file if lock_file.exists() else folder).stat().st_mtime)

@@ -32,14 +32,21 @@ from stores.tasks.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)
-class StorePlan:
-    """One store of a task: its name, folder, configuration and changelog partition."""
+class FollowingStore:
+    """A store that follows a log: its name, folder, configuration and changelog partition."""
 
     name: str
     path: Path
     config: StoreConfig
     partition: TopicPartition
+    """Of a global store, ``WHOLE_TOPIC`` is in place of a number."""
     changelog: Changelog
+
+
+@dataclass(frozen=True)
+class StorePlan(FollowingStore):
+    """One store of a task, with the checkpoint file of that."""
+
     checkpoint: CheckpointFile
     """The checkpoint file in which its offset is found."""
 
@@ -179,6 +186,11 @@ class TaskFolder:
                     f"{path} is not in the place of the layout {self._layout}, which {self._state.path} has: run "
                     + relocate_command(self._state.path, options)
                 )
+
+    def hand_over(self) -> list[TaskLock | TopologyLock]:
+        """Return the locks, for the caller to release."""
+        locks, self._locks = self._locks, []
+        return locks
 
     def release(self) -> None:
         """Release all locks. May be called more than once."""

@@ -62,6 +62,11 @@ class TaskLock(HeldLock):
             # If this process holds the lock for another owner, the system refuses it here.
             return cls.again(file, owner) or cls(file, owner, FileLock(take(file)).close)
 
+    def give(self, owner: object) -> None:
+        """Let ``owner``, in place of the present one, take the lock once more. The present one still releases it."""
+        with held_locks.guard:
+            self._owner = owner
+
 
 held_locks = _Held()
 

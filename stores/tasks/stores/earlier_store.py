@@ -106,7 +106,7 @@ def import_offsets(
                 "restore it from its changelog"
             )
         try:
-            _write(directory, backend, {**backend.options, **config.options}, offsets, position, damage)
+            _write(directory, backend, {**backend.options, **config.limited_options()}, offsets, position, damage)
             reach(IMPORTED)
             with translated_system_errors(path):
                 directory.identify(directory.identity._replace(backend=backend.name))

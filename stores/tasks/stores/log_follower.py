@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from operator import add
 from pathlib import Path
+from threading import Lock
 from time import perf_counter
 from typing import Any, ClassVar
 
@@ -22,6 +23,7 @@ from stores.interface import IsolationLevel, KeyValueStore, Position, PositionBo
 from stores.records.record_kind import check_untyped
 from stores.registry import backend_named
 from stores.tasks.stores.log_format import Conversion
+from stores.tasks.stores.log_identity import keep_log_id, other_log, too_old
 from stores.tasks.stores.log_start import needed_from
 from stores.tasks.stores.noted_damage import check_noted
 from stores.tasks.stores.replay_bound import ReplayBound
@@ -61,6 +63,11 @@ class RestoreProgress:
     bytes: int
     seconds: float
 
+    @property
+    def left(self) -> int:
+        """The offsets that are left."""
+        return max(0, self.to_offset - 1 - self.offset)
+
 
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
@@ -69,8 +76,8 @@ class RestoreReport:
     ``records`` of its changelog were written, from ``from_offset`` up to but without ``to_offset``.
 
     ``wiped`` is True if the local state was wiped first, and ``reason`` says why. It also names the offsets that the
-    changelog has lost, if the whole store was restored without them. ``bytes`` counts keys and values.
-    ``recovery`` is the outcome of the store's own recovery.
+    changelog has lost, if the whole store was restored without them, and the snapshots that could not be used.
+    ``bytes`` counts keys and values. ``recovery`` is the outcome of the store's own recovery.
     """
 
     store: str
@@ -84,6 +91,10 @@ class RestoreReport:
     recovery: RecoveryOutcome = RecoveryOutcome.NOTHING_TO_DO
     upgraded: bool = False
     """True if opening found the last record of an older format gone (``Timestamps.split_has_ended``)."""
+    snapshot_offset: int | None = None
+    """The offset of the snapshot from whose files the store began; None if it began from none."""
+    snapshot_bytes: int = 0
+    """The bytes of these files."""
 
 
 OnRestore = Callable[[RestoreProgress], None]
@@ -170,8 +181,9 @@ def _sizes(columns: RecordColumns) -> list[int]:
 class LogFollower:
     """A store that has what a log has up to the offsets that it keeps. For one thread.
 
-    The log is the truth. A store that is damaged or does not fit the log is wiped, and reads the log from its start.
-    A subclass adds its reasons to wipe (``_misfit``), and what is removed with the store (``_forget``).
+    The log is the truth. A store that is damaged, too old, or does not fit the log is wiped, and reads the log from its
+    start. A subclass adds its reasons to wipe (``_misfit``), and what is removed with the store (``_forget``). The log
+    is ``topic`` of ``changelog``, if that is given: then a topic of another ID is another log.
     """
 
     store: KeyValueStore
@@ -179,27 +191,43 @@ class LogFollower:
     _wiped_after: ClassVar[tuple[type[StoreError], ...]] = (StoreCorruptedError, StoreTooNewError)
     """The errors of opening after which the store is wiped."""
 
-    def __init__(self, name: str, path: Path, config: StoreConfig) -> None:
+    def __init__(
+        self, name: str, path: Path, config: StoreConfig, changelog: Changelog | None = None, topic: str = ""
+    ) -> None:
         self.name, self.path = name, path
+        self._log, self._topic = changelog, topic
         self.bound = ReplayBound(config.restore_max_bytes)
+        self.restore_bytes = sys.maxsize if config.memory is None else config.memory.restore_bytes
+        """The memory for records of all restores and global stores of the process that are read and not written yet."""
         self.wiped_because: str | None = None
         """The reason of the last wipe; None if there was none."""
+        self.was_damaged = False
+        """True if the store was wiped because of damage, which copies of its files may have as well."""
         self._config = config
 
     def open_or_wipe(self) -> None:
         """Open the store, and wipe it if it is damaged or does not fit its log. Raises: as ``open_store``."""
         self.wiped_because = None
+        log_id, aged = self._log_id(), too_old(self.path, self._config.max_age_s)  # Before files of it are changed.
         try:
             self._open()
             check_noted(self.store, self.path)
-            reason = self._misfit()
+            reason = self._misfit() or other_log(self.store, self._topic, log_id) or aged
         except self._wiped_after as error:
+            self.was_damaged = isinstance(error, StoreCorruptedError)
             reason = str(error)
         if reason is not None:
             self.wipe(reason, logging.WARNING)
+        keep_log_id(self.store, log_id)
+
+    def wipe_after(self, error: StoreError) -> None:
+        """Wipe the store because of ``error``. Raises: as ``wipe``."""
+        self.was_damaged = isinstance(error, StoreCorruptedError)
+        self.wipe(str(error))
 
     def wipe(self, reason: str, level: int = logging.INFO) -> None:
         """Remove the store, and open an empty one. ``level`` is that of the log message. Raises: as ``open_store``."""
+        log_id = self._log_id()
         self.wiped_because = reason
         _log.log(level, "store %r in %s is wiped, to be read whole from its log: %s", self.name, self.path, reason)
         # A failed engine may fail here, too.
@@ -207,7 +235,27 @@ class LogFollower:
             LogFollower.close(self)
         # First: if an offset outlived the data, it would count for the data of an interrupted restore.
         self._forget()
+        self.start_empty(log_id)
+
+    def start_empty(self, log_id: str | None = None) -> None:
+        """Replace what is in the folder by an empty store of the log, and open that.
+
+        ``log_id`` is the ID of the log; None to ask for it. Raises: as ``open_store``; ChangelogError.
+        """
+        log_id = self._log_id() if log_id is None else log_id
+        with suppress(StoreError):
+            LogFollower.close(self)
         backend_named(self._config.backend).wipe(self.path)
+        self._open()
+        keep_log_id(self.store, log_id)
+
+    def replace(self, place: Callable[[], None]) -> None:
+        """Close the store, call ``place``, which puts another one in its folder, and open that.
+
+        Raises: as ``open_store``; the errors of ``place``.
+        """
+        LogFollower.close(self)
+        place()
         self._open()
 
     def _open(self) -> None:
@@ -225,6 +273,11 @@ class LogFollower:
     def _misfit(self) -> str | None:
         """Return the reason why the open store does not fit its log; None if it does."""
         return None
+
+    def _log_id(self) -> str:
+        """Return the ID of the log now, "" if it has none. Raises: ChangelogError."""
+        log = self._log
+        return "" if log is None or type(log).topic_id is Changelog.topic_id else log.topic_id(self._topic)
 
     def _forget(self) -> None:
         """Remove what is kept of the store outside of its folder."""
@@ -244,6 +297,7 @@ def restore(
     on_restore: OnRestore | None,
     bound: ReplayBound,
     conversion: Conversion,
+    memory_bytes: int = sys.maxsize,
     *,
     max_records: int | None = None,
 ) -> Restored:
@@ -251,8 +305,8 @@ def restore(
 
     It ends at the last stable offset as of the call, and does not wait for gaps or aborted records at the end. The last
     piece is stored with ``position``, that of the input whose effects the changelog has. ``conversion`` maps the
-    records to the store's pairs and marks. With ``max_records`` it ends after that number of records, and then without
-    ``position``.
+    records to the store's pairs and marks. All restores of the process share ``memory_bytes`` for what they have read
+    and not written. With ``max_records`` it ends after that number of records, and then without ``position``.
 
     Raises: OffsetOutOfRangeError if the changelog no longer has the next record; ChangelogError with the offset of a
     record that the store can't have; as ``StateStore.restore``.
@@ -270,6 +324,7 @@ def restore(
         reach(BEFORE_WRITE)
         bound.make_room(piece.num_bytes)
         store.restore(piece.pairs, piece.offsets, position, conversion.marks() if keeps_marks else None)
+        conversion.written()
         if store.manages_offsets:
             bound.committed(piece.num_bytes)
         reach(AFTER_WRITE)
@@ -294,16 +349,46 @@ def restore(
     reader = ColumnReader(changelog.read_columns(partition, result.from_offset))
     left = sys.maxsize if max_records is None else max_records
     piece = Piece()
-    while piece.add(partition, reader, conversion, min(PIECE_RECORDS_MAX, left), PIECE_BYTES_MAX) and left > piece.read:
-        write(piece)
-        left -= piece.read
-        piece = Piece()
+    with RESTORING:
+        while piece.add(partition, reader, conversion, *piece_limits(memory_bytes, left)) and left > piece.read:
+            write(piece)
+            left -= piece.read
+            piece = Piece()
     result.cut = left <= piece.read
     if piece.offsets:
         write(piece, None if result.cut else position)
     elif not result.cut and PositionBound(position).behind(store.position(IsolationLevel.READ_COMMITTED)):
         store.restore([], {}, position)
     return result
+
+
+class _Restoring:
+    """The number of restores that run now, in all threads."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._lock = Lock()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self.number += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self.number -= 1
+
+
+RESTORING = _Restoring()
+_COPIES, _RECORD_BYTES = 3, 400
+"""The memory of a piece: its keys and values are also in the read that it is from, and in the engine's batch. Each
+record has objects of Python besides."""
+
+
+def piece_limits(memory_bytes: int, left: int) -> tuple[int, int]:
+    """Return the most records, of those ``left``, and the most bytes of a piece, by this restore's part of memory."""
+    part_bytes = memory_bytes // max(RESTORING.number, 1)
+    num_bytes = min(PIECE_BYTES_MAX, max(part_bytes // _COPIES, 1))
+    return min(PIECE_RECORDS_MAX, max(part_bytes // _RECORD_BYTES, 1), left), num_bytes
 
 
 def reported(

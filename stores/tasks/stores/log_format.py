@@ -58,12 +58,17 @@ def version_of(headers: Headers) -> int:
     """Return the format of a record with these headers. Raises: UnfitRecordError if it is no number."""
     for name, content in headers:
         if name == VERSION_HEADER:
-            if not content.isdigit() or len(content) > _DIGITS_MAX:
+            if content is None or not content.isdigit() or len(content) > _DIGITS_MAX:
                 raise UnfitRecordError(
-                    f"a changelog record has the format {content[:40]!r}, which is not a number of a format"
+                    f"a changelog record has the format {content and content[:40]!r}, which is not a number of a format"
                 )
             return int(content)
     return 0
+
+
+def user_headers(headers: Headers) -> Headers:
+    """Return headers without those that the library adds to changelog records."""
+    return tuple([header for header in headers if header[0] != VERSION_HEADER]) if headers else headers
 
 
 class Conversion(RecordConverter):
@@ -82,7 +87,7 @@ class Conversion(RecordConverter):
             return ()
         version = version_of(record.headers) if record.headers else 0
         if version == self._version:
-            return self._kind.convert(record)
+            return self._kind.convert(record._replace(headers=user_headers(record.headers)) if version else record)
         if version > self._version or self._upgrade is None:
             raise StoreIncompatibleError(
                 f"changelog record {record.offset} has format {version}, and the configuration of the store is for "
@@ -92,7 +97,7 @@ class Conversion(RecordConverter):
 
     def _upgraded(self, record: Record, upgrade: Upgrade, version: int) -> Iterable[tuple[bytes, bytes | None]]:
         for key, value in upgrade.convert(record, version):
-            yield from self._kind.convert(record._replace(key=key, value=value, headers=()))
+            yield from self._kind.convert(record._replace(key=key, value=value, headers=user_headers(record.headers)))
 
     def pairs(self, partition: TopicPartition, columns: RecordColumns) -> Iterable[tuple[bytes, bytes | None]]:
         """Return the pairs of records, in their order. Raises: as ``fitting``."""
@@ -127,6 +132,9 @@ class Conversion(RecordConverter):
 
     def marks(self) -> Mapping[str, bytes | None]:
         return self._kind.marks()
+
+    def written(self) -> None:
+        self._kind.written()
 
 
 LOGGED = declare(
@@ -165,7 +173,7 @@ def rewrite(changelog: Changelog, partition: TopicPartition, upgrade: Upgrade, t
         headers = version_headers(upgrade.to_version)
         for record, pairs in _converted(changelog, partition, upgrade):
             for key, value in pairs:
-                producer.send(partition, key, value, record.timestamp_ms, headers)
+                producer.send(partition, key, value, record.timestamp_ms, (*headers, *user_headers(record.headers)))
         send_needed_from(producer, partition, end)
         return producer.commit().get(partition)
 

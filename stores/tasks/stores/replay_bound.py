@@ -44,6 +44,11 @@ class ReplayBound:
         self._counted_bytes = 0
         self._idle_mark = -1
 
+    def take_over(self, other: ReplayBound) -> None:
+        """Continue the counts of ``other``, whose store is this one's now."""
+        self._persistence, self._groups = other._persistence, other._groups
+        self._counted_bytes, self._idle_mark = other._counted_bytes, other._idle_mark
+
     def committed(self, num_bytes: int) -> None:
         """Count a commit or a restored piece with ``num_bytes`` of changelog records."""
         if self._persistence is AT_ONCE or not num_bytes:

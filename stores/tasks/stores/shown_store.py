@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, NoReturn, cast
 
 from stores.batch.buffer import PAIR_MEMORY_BYTES, RANGE_MEMORY_BYTES
-from stores.changelog.interface import IsExpired
+from stores.changelog.interface import IsExpired, IsNeeded
 from stores.forwarding import LoggedStore
 from stores.interface import KeyValueStore, TopicPartition
 from stores.records.record_kind import TypedStore
-from stores.records.values import RecordStaging, Report, StagedWrite, Undoable
+from stores.records.values import RecordStaging, Report, StagedWrite, Undoable, put_columns
+from stores.tasks.column_records import bytes_of
 from stores.tasks.context import TaskContext, not_processing
 from stores.tasks.directory.task_files import StorePlan
 from stores.tasks.memory_budget import WrittenBytes
 from stores.tasks.record_undo import StoreUndo
-from stores.tasks.stores.store_format import StoreFormat
+from stores.tasks.stores.store_format import StoreFormat, history_of
 from stores.tasks.stores.store_log import COALESCED_BYTES_MAX, CoalescingLog, HeldLog, StoreLog
 from stores.tasks.stores.store_metrics import TaskStoreCounters
 
 _REFUSED = (TypeError, ValueError)
 """The errors of a refused write: a store raises them before anything is staged."""
+_COLUMNS = (list, ItemsView)
+"""The pairs that are in memory already, so that they can be logged in columns."""
 
 
 class RecordWrites:
@@ -103,9 +106,12 @@ class ChangeloggingStore(LoggedStore):
         context, log = self._context, self._log
         timestamp_ms = context.record.timestamp_ms
         try:
-            if isinstance(pairs, list):
-                log.send_all([(key, value, timestamp_ms) for key, value in pairs])
-                self._written.num_bytes += self._entry_bytes * len(pairs) + _num_bytes(pairs)
+            if isinstance(pairs, _COLUMNS):
+                # The last write of a key counts. A dictionary makes no object for a pair.
+                writes = dict(pairs)
+                keys, values = list(writes), list(writes.values())
+                log.send_columns(keys, values, [timestamp_ms] * len(keys))
+                self._written.num_bytes += self._entry_bytes * len(keys) + bytes_of(keys, values)
                 return
             for key, value in pairs:
                 log.send(key, value, timestamp_ms)
@@ -134,10 +140,6 @@ class ChangeloggingStore(LoggedStore):
         self._refuse("advance_position")
 
 
-def _num_bytes(pairs: Sequence[tuple[bytes, bytes | None]]) -> int:
-    return sum([len(key) if value is None else len(key) + len(value) for key, value in pairs])
-
-
 class ChangeloggingStaging(RecordStaging):
     """A staging over a ``ChangeloggingStore``. Timestamps are those of the record that the task processes."""
 
@@ -159,9 +161,13 @@ class ChangeloggingStaging(RecordStaging):
             raise
         store._written.num_bytes += store._entry_bytes + (len(key) if kept is None else len(key) + len(kept))
 
+    def put_columns(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+        put_columns(self._logged, keys, values)
+
     def put_all(self, writes: Sequence[StagedWrite], marks: Mapping[str, bytes | None] | None = None) -> None:
         context, store = self._context, self._logged
-        pairs = [(write.key, write.kept) for write in writes]
+        keys, kept, *_ = zip(*writes, strict=True) if writes else ((), ())
+        pairs = list(zip(keys, kept, strict=True))
         with store._staging:
             if marks:
                 store._target.put_with_marks(pairs, marks)
@@ -169,14 +175,13 @@ class ChangeloggingStaging(RecordStaging):
                 store._target.put_all(pairs)
         record_ms = context.record.timestamp_ms
         try:
-            logged = [
-                (log_key, log_value, record_ms if timestamp_ms is None else timestamp_ms)
-                for _, _, log_key, log_value, timestamp_ms in writes
-                if log_key is not None
-            ]
-            store._log.send_all(logged)
+            logged = [write for write in writes if write.log_key is not None]
+            if logged:
+                _, _, log_keys, log_values, times_ms = zip(*logged, strict=True)
+                own_ms = [record_ms if timestamp_ms is None else timestamp_ms for timestamp_ms in times_ms]
+                store._log.send_columns(log_keys, log_values, own_ms)
             entries_bytes = PAIR_MEMORY_BYTES * (len(writes) - len(logged)) + store._entry_bytes * len(logged)
-            store._written.num_bytes += entries_bytes + _num_bytes(pairs)
+            store._written.num_bytes += entries_bytes + bytes_of(keys, kept)
         except BaseException as error:
             context._failure = error
             raise
@@ -229,6 +234,8 @@ class ShownStore:
         self._partition, self._config, self._format, self._counters = plan.partition, plan.config, form, counters
         self.is_expired: IsExpired | None = None
         """The test for an expired changelog record; None if that is unknown, or records never expire."""
+        self.is_needed: IsNeeded | None = None
+        """The test for a changelog record that another one of its key follows; None if a restore needs no such one."""
         self._context: TaskContext
         self._logged: ChangeloggingStore | None = None
         self._typed: TypedStore | None = None
@@ -244,21 +251,26 @@ class ShownStore:
 
     def _show(self, store: KeyValueStore) -> None:
         context, form = self._context, self._format
-        if self._config.changelog_coalescing:
-            limit = self._config.uncommitted_max_bytes
+        history_ms = history_of(self._config)
+        parts = None if form.records is None else form.records.log_parts
+        if self._config.changelog_coalescing and history_ms is None:
+            limit = self._config.staged_max_bytes
             held_bytes = COALESCED_BYTES_MAX if limit == -1 else min(COALESCED_BYTES_MAX, limit)
-            self.log = CoalescingLog(self._partition, context, form.headers, held_bytes)
+            self.log = CoalescingLog(self._partition, context, form.headers, parts, held_bytes)
         else:
-            self.log = StoreLog(self._partition, context, form.headers)
+            self.log = StoreLog(self._partition, context, form.headers, parts)
         self._counters.log = self.log
         self._logged = ChangeloggingStore(store, self.log, context)
         records, self._typed = form.records, None
+        if history_ms is not None:
+            self.is_needed = lambda key, time_ms: True
         view: Any = self._logged
         if records is not None:
             view = self._typed = records.staged(ChangeloggingStaging(self._logged, context))
             if self._config.upgrade is None:
                 # With an upgrade the changelog may have records of another format, whose expiry is unknown.
                 self.is_expired = records.expired_records(self._logged)
+                self.is_needed = records.needed_records(self._logged)
             self._counters.typed = self._typed
         self._shown, self._shown_at = form.shown(view), form.swaps
 

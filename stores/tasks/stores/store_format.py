@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from stores.changelog.interface import Headers
+from stores.config import StoreConfig
 from stores.errors import (
     ChangelogError,
     CommitFailedError,
@@ -112,7 +113,7 @@ class StoreBeside(LogFollower):
     def __init__(self, plan: StorePlan, upgrade: Upgrade, records: RecordKind | None, counted: Counted) -> None:
         # The new store has no readers, and all its data is committed in the changelog.
         config = replace(plan.config, records=records, upgrade=None, upgrade_mode=None)
-        super().__init__(plan.name, beside(plan.path, PREPARE_END), config)
+        super().__init__(plan.name, beside(plan.path, PREPARE_END), config, plan.changelog, plan.partition.topic)
         self.offset: int | None = None
         self._place = plan.path
         self._partition, self._changelog = plan.partition, plan.changelog
@@ -143,7 +144,16 @@ class StoreBeside(LogFollower):
         conversion = Conversion(self.store, self._config.records, self._upgrade)
         step = (self.store, self._changelog, self._partition)
         try:
-            result = restore(*step, self.offset, {}, self._on_restore, self.bound, conversion, max_records=max_records)
+            result = restore(
+                *step,
+                self.offset,
+                {},
+                self._on_restore,
+                self.bound,
+                conversion,
+                self.restore_bytes,
+                max_records=max_records,
+            )
         except OffsetOutOfRangeError as error:
             # The changelog no longer has the next record, or it is another changelog.
             self.wipe(str(error))
@@ -189,6 +199,15 @@ class StoreBeside(LogFollower):
         self._counted(progress)
         if self._upgrade.on_upgrade is not None:
             self._upgrade.on_upgrade(progress)
+
+
+def history_of(config: StoreConfig) -> int | None:
+    """Return the time for which a changelog is to keep records that another one of their key follows; None for none.
+
+    The store may be on the way to another kind, by an online upgrade.
+    """
+    kinds = (config.records, None if config.upgrade is None else config.upgrade.records)
+    return max((kind.log_history_ms for kind in kinds if kind and kind.log_history_ms is not None), default=None)
 
 
 class StoreFormat:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
-from stores.changelog.interface import Changelog, Producer
+from stores.changelog.interface import Producer
 from stores.errors import ChangelogError, StoreCorruptedError, StoreError
 from stores.failpoints import Part, declare, reach
 from stores.interface import IsolationLevel, Position, PositionBound, TopicPartition
@@ -64,13 +64,16 @@ class StoreGroup:
         """The changelog partitions of the stores."""
         return [store.partition for store in self._stores]
 
-    def create_topics(self, changelog: Changelog, partitions: int) -> None:
+    def create_topics(self, partitions: int) -> None:
         """Create the changelog topics that do not exist. Raises: as ``Changelog.create_store_topic``."""
         for store in self._stores:
-            changelog.create_store_topic(store.partition.topic, partitions, expires=store.log_expires)
+            store.create_topic(partitions)
 
-    def open(self) -> None:
-        """Open each store. A damaged checkpoint file has no offset for any. Raises: as ``open_store``."""
+    def open(self, copies: dict[str, TaskStore]) -> None:
+        """Open each store, or take its open copy out of ``copies`` and continue with that.
+
+        A damaged checkpoint file has no offset for any. Raises: as ``open_store``.
+        """
         try:
             offsets = self._checkpoint.read()
         except StoreCorruptedError:
@@ -78,12 +81,14 @@ class StoreGroup:
         self._written_origins = self._origins.read([store.name for store in self._stores])
         for store in self._stores:
             try:
-                store.open(offsets.get(store.partition), self._written_origins.get(store.name))
+                origin, copy = self._written_origins.get(store.name), copies.get(store.name)
+                store.open(offsets.get(store.partition), origin, copy)
             except BaseException:
                 # Its engine may have been opened before the failure.
                 with suppress(StoreError):
                     store.close()
                 raise
+            copies.pop(store.name, None)
             self._opened.append(store)
         self._warn_of_a_mixture()
 
@@ -181,6 +186,11 @@ class StoreGroup:
         for store in self._stores:
             store.swap_upgraded(position)
 
+    def take_snapshots(self) -> None:
+        """Begin the snapshots by files that are due, of the last commit."""
+        for store in self._stores:
+            store.take_snapshot()
+
     def uncommitted_bytes(self) -> int:
         """Return the bytes of keys and values that all stores have staged."""
         return sum(store.store.approximate_num_uncommitted_bytes() for store in self._opened)
@@ -231,6 +241,14 @@ class StoreGroup:
         if not self._exactly_once and any(store.checkpointed for store in self._stores):
             self._checkpoint.write(self.checkpointable_offsets(running=True))
         reach(AFTER_CHECKPOINT)
+
+    def position(self) -> Position:
+        """Return the highest input offset that the committed state of a store reflects, by partition."""
+        reached: dict[TopicPartition, int] = {}
+        for store in self._stores:
+            for partition, offset in store.store.position(IsolationLevel.READ_COMMITTED).items():
+                reached[partition] = max(offset, reached.get(partition, 0))
+        return reached
 
     def offsets(self) -> dict[TopicPartition, int | None]:
         """Return the offset of each store's committed state; None if it is unknown."""
@@ -291,6 +309,14 @@ class StoreGroup:
             with suppress(StoreError):
                 figures[store.name] = store.store.engine_metrics()
         return figures
+
+    def hand_over(self) -> list[TaskStore]:
+        """Return the persistent stores, which are open, and do not close them; none unless all can be handed over."""
+        persistent = [store for store in self._opened if store.store.persistent]
+        if not all(store.can_be_handed_over for store in persistent):
+            return []
+        self._opened = [store for store in self._opened if store not in persistent]
+        return persistent
 
     def close(self) -> None:
         """Close every store, even after errors; then raise the first error."""

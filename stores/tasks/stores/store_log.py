@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from operator import itemgetter
 from typing import ClassVar, Final
 
 from stores.changelog.interface import Headers
 from stores.interface import TopicPartition
+from stores.tasks.column_records import bytes_of
 from stores.tasks.context import TaskContext
 from stores.tasks.record_undo import RecordUndo
 
 COALESCED_BYTES_MAX = 16 << 20
 """The most bytes of records that are buffered until the commit; if there are more, they are sent before it."""
-LogRecord = tuple[bytes, bytes | None, int]
-"""The key, the value (None: a tombstone) and the timestamp of a record."""
-_key, _value = itemgetter(0), itemgetter(1)
 RECORD_MEMORY_BYTES: Final = 128
 """The memory of a buffered record, without its key and value."""
 
 
+LogParts = Callable[[bytes], tuple[bytes, Headers]]
+"""A function that returns the value and the headers of a record: see ``RecordKind.log_parts``."""
+
+
 class StoreLog:
-    """A log that sends each write at once, with ``headers``. ``sent_bytes`` counts what it sent since ``begin``."""
+    """A log that sends each write at once, with ``headers``. ``sent_bytes`` counts what it sent since ``begin``.
+
+    With ``parts`` it takes further headers of each record from its value.
+    """
 
     entry_bytes: ClassVar[int] = 0
     """The most that a write adds to ``memory_bytes``."""
 
-    def __init__(self, partition: TopicPartition, context: TaskContext, headers: Headers = ()) -> None:
+    def __init__(
+        self,
+        partition: TopicPartition,
+        context: TaskContext,
+        headers: Headers = (),
+        parts: LogParts | None = None,
+    ) -> None:
         self.sent_bytes = 0
-        self._headers = headers
+        self._headers, self._parts = headers, parts
         self._partition = partition
         self._context = context
 
@@ -39,13 +49,21 @@ class StoreLog:
 
     def send(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
         """Log one write. Raises: as ``Producer.send``."""
-        self._context._producer.send(self._partition, key, value, timestamp_ms, self._headers)
+        sent_value, headers = value, self._headers
+        if self._parts is not None and value is not None:
+            sent_value, own_headers = self._parts(value)
+            headers = (*headers, *own_headers)
+        self._context._producer.send(self._partition, key, sent_value, timestamp_ms, headers)
         self.sent_bytes += len(key) if value is None else len(key) + len(value)
 
-    def send_all(self, records: Sequence[LogRecord]) -> None:
-        """Log many writes. Raises: as ``Producer.send``."""
-        for record in records:
-            self.send(*record)
+    def send_columns(self, keys: Sequence[bytes], values: Sequence[bytes | None], timestamps_ms: Sequence[int]) -> None:
+        """Log many writes. A value of None is a tombstone. Raises: as ``Producer.send``."""
+        if self._headers or self._parts is not None:
+            for key, value, timestamp_ms in zip(keys, values, timestamps_ms, strict=True):
+                StoreLog.send(self, key, value, timestamp_ms)
+        else:
+            self._context._producer.send_columns(self._partition, keys, values, timestamps_ms)
+            self.sent_bytes += bytes_of(keys, values)
 
     def memory_bytes(self) -> int:
         """Return the memory of the buffered records, without keys and values, which the store may hold as well."""
@@ -76,56 +94,51 @@ class CoalescingLog(StoreLog):
         partition: TopicPartition,
         context: TaskContext,
         headers: Headers = (),
+        parts: LogParts | None = None,
         max_bytes: int = COALESCED_BYTES_MAX,
     ) -> None:
-        super().__init__(partition, context, headers)
+        super().__init__(partition, context, headers, parts)
         self._max_bytes = max_bytes
-        self._buffered: dict[bytes, tuple[bytes, bytes | None, int]] = {}
-        """The records by key, as ``send_all`` takes them."""
+        # Both have the same keys in the same order. With the parts of a record in a tuple the garbage collector would
+        # visit one object more for each write.
+        self._values: dict[bytes, bytes | None] = {}
+        self._timestamps_ms: dict[bytes, int] = {}
         self._buffered_bytes_at_most = 0
 
     def begin(self) -> None:
         super().begin()
-        self._buffered = {}
-        self._buffered_bytes_at_most = 0
+        self._values, self._timestamps_ms, self._buffered_bytes_at_most = {}, {}, 0
 
     def send(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
-        self._buffered[key] = key, value, timestamp_ms
+        self._values[key] = value
+        self._timestamps_ms[key] = timestamp_ms
         self._buffered_bytes_at_most += (
             RECORD_MEMORY_BYTES + len(key) if value is None else RECORD_MEMORY_BYTES + len(key) + len(value)
         )
         if self._buffered_bytes_at_most > self._max_bytes:
             self._make_room()
 
-    def send_all(self, records: Sequence[LogRecord]) -> None:
-        self._buffered.update(zip(map(_key, records), records, strict=True))
-        num_bytes = sum(map(len, map(_key, records))) + sum(map(len, filter(None, map(_value, records))))
-        self._buffered_bytes_at_most += RECORD_MEMORY_BYTES * len(records) + num_bytes
+    def send_columns(self, keys: Sequence[bytes], values: Sequence[bytes | None], timestamps_ms: Sequence[int]) -> None:
+        self._values.update(zip(keys, values, strict=True))
+        self._timestamps_ms.update(zip(keys, timestamps_ms, strict=True))
+        self._buffered_bytes_at_most += RECORD_MEMORY_BYTES * len(keys) + bytes_of(keys, values)
         if self._buffered_bytes_at_most > self._max_bytes:
             self._make_room()
 
     def memory_bytes(self) -> int:
-        return RECORD_MEMORY_BYTES * len(self._buffered)
+        return RECORD_MEMORY_BYTES * len(self._values)
 
     def num_bytes_at_most(self) -> int:
-        return self.sent_bytes + self._buffered_bytes_at_most - RECORD_MEMORY_BYTES * len(self._buffered)
+        return self.sent_bytes + self._buffered_bytes_at_most - self.memory_bytes()
 
     def count(self) -> None:
-        self._buffered_bytes_at_most = RECORD_MEMORY_BYTES * len(self._buffered) + _num_bytes(self._buffered)
+        self._buffered_bytes_at_most = self.memory_bytes() + bytes_of(list(self._values), list(self._values.values()))
 
     def finish(self) -> None:
-        buffered = self._buffered
-        if buffered:
-            producer = self._context._producer
-            if self._headers:
-                for key, value, timestamp_ms in buffered.values():
-                    producer.send(self._partition, key, value, timestamp_ms, self._headers)
-            else:
-                keys, values, timestamps_ms = zip(*buffered.values(), strict=True)
-                producer.send_columns(self._partition, keys, values, timestamps_ms)
-            self.sent_bytes += _num_bytes(buffered)
-            self._buffered = {}
-            self._buffered_bytes_at_most = 0
+        values, timestamps_ms = self._values, self._timestamps_ms
+        if values:
+            StoreLog.send_columns(self, [*values], [*values.values()], [*timestamps_ms.values()])
+            self._values, self._timestamps_ms, self._buffered_bytes_at_most = {}, {}, 0
 
     def _make_room(self) -> None:
         """Count again, without overwritten values; send all records if they still fill more than half of the limit."""
@@ -148,13 +161,9 @@ class HeldLog:
         else:
             self._log.send(key, value, timestamp_ms)
 
-    def send_all(self, records: Sequence[LogRecord]) -> None:
+    def send_columns(self, keys: Sequence[bytes], values: Sequence[bytes | None], timestamps_ms: Sequence[int]) -> None:
         """Log many writes. Raises: as ``Producer.send``, unless they are held."""
         if self._undo.active:
-            self._undo.hold(partial(self._log.send_all, records))
+            self._undo.hold(partial(self._log.send_columns, keys, values, timestamps_ms))
         else:
-            self._log.send_all(records)
-
-
-def _num_bytes(buffered: dict[bytes, tuple[bytes, bytes | None, int]]) -> int:
-    return sum(map(len, buffered)) + sum([len(value) for _, value, _ in buffered.values() if value is not None])
+            self._log.send_columns(keys, values, timestamps_ms)

@@ -25,6 +25,7 @@ from stores.metrics import LATENCY_BOUNDS_S, LatencyHistogram, StoreMetrics, Tas
 from stores.records.record_kind import TypedStore
 from stores.registry import member
 from stores.settings import UpgradeProgress
+from stores.snapshots.taking import SnapshotFigures
 from stores.tasks.stores.replay_bound import ReplayBound
 from stores.tasks.stores.store_log import StoreLog
 
@@ -32,8 +33,8 @@ from stores.tasks.stores.store_log import StoreLog
 class TaskStoreCounters:
     """The sum of the metrics of the stores that were opened one after the other under one name. Read on any thread."""
 
-    def __init__(self, bound: ReplayBound) -> None:
-        self._bound = bound
+    def __init__(self, bound: ReplayBound, snapshots: SnapshotFigures) -> None:
+        self._bound, self._snapshots = bound, snapshots
         self._store: KeyValueStore | None = None
         self.log: StoreLog | None = None
         """The held records of the store's open transaction, which count."""
@@ -68,7 +69,7 @@ class TaskStoreCounters:
             metrics = self._counted()
         if metrics is None:
             return None
-        unpersisted_bytes, upgrade = 0, self._upgrade
+        unpersisted_bytes, upgrade, snapshots = 0, self._upgrade, self._snapshots
         with suppress(StoreError):
             unpersisted_bytes = self._bound.num_bytes
         return TaskStoreMetrics(
@@ -81,6 +82,12 @@ class TaskStoreCounters:
             unpersisted_bytes=unpersisted_bytes,
             upgrade_total=self._upgrade_total,
             upgrade_records_total=self._upgrade_records_total,
+            snapshot_total=snapshots.total,
+            snapshot_failed_total=snapshots.failed_total,
+            snapshot_sent_bytes_total=snapshots.bytes_total,
+            snapshot_sent_objects_total=snapshots.objects_total,
+            snapshot_restore_total=snapshots.restore_total,
+            snapshot_offset=snapshots.offset,
             upgrade_remaining_offsets=None if upgrade is None else max(0, upgrade.to_offset - 1 - upgrade.offset),
         )
 
@@ -100,7 +107,8 @@ _CALLS: Mapping[str, str] = {
     PUT: "put put_all put_many put_if_absent update merge delete delete_many delete_range remove",
     SCAN: (
         "range reverse_range range_many all reverse_all prefix_scan reverse_prefix_scan fetch fetch_range fetch_all "
-        "find_sessions backward_fetch backward_fetch_range backward_fetch_all backward_all backward_find_sessions"
+        "find_sessions backward_fetch backward_fetch_range backward_fetch_all backward_all backward_find_sessions "
+        "get_versions"
     ),
 }
 """The calls of stores of all kinds, by operation."""

@@ -33,7 +33,7 @@ from stores.files.creation import is_complete, is_store, wipe
 from stores.files.plain_files import sync_folder, translated_system_errors
 from stores.interface import KeyValueStore, TopicPartition
 from stores.records.key_value import KeyValue
-from stores.records.timestamped import TimestampedKeyValue
+from stores.records.timestamped import TimestampedKind
 from stores.records.values import TIME_BYTES
 from stores.registry import StoreBackend, backend_named
 from stores.tasks.directory.replacement import replace_store
@@ -67,7 +67,7 @@ class Takeover:
         # In the layout store-partition the folder is the store's own, and the engine's folder is the store.
         self._source = path.with_name(ENGINE_FOLDER) if path.parent == folder else folder / ENGINE_FOLDER / plan.name
         self._in_place = self._source == path
-        self._timestamped = isinstance(plan.config.records, TimestampedKeyValue)
+        self._timestamped = isinstance(plan.config.records, TimestampedKind)
 
     def run(self, offset: int | None, position: Callable[[], Mapping[TopicPartition, int]]) -> None:
         """Take the store over if Kafka Streams has left one, or complete a takeover that was interrupted.
@@ -112,9 +112,9 @@ class Takeover:
         backend = backend_named(config.backend)
         if isinstance(backend, StoreBackend) or not backend.manages_offsets:
             raise self._unfit(f"stores of {backend.name} do not keep its offset with its records")
-        if not (records is None or isinstance(records, KeyValue | TimestampedKeyValue)):
+        if not (records is None or isinstance(records, KeyValue | TimestampedKind)):
             raise self._unfit(f"it is configured as a {records.kind} store")
-        if isinstance(records, TimestampedKeyValue) and records.ttl_ms is not None:
+        if isinstance(records, TimestampedKind) and records.ttl_ms is not None:
             raise self._unfit("its configuration has a ttl_ms")
         if config.upgrade is not None:
             raise self._refused("its configuration has an upgrade")

@@ -24,6 +24,7 @@ from stores.files.creation import is_complete
 from stores.files.plain_files import translated_system_errors
 from stores.interface import Position
 from stores.records.values import StoreStaging
+from stores.snapshots import Snapshots
 from stores.tasks.context import TaskContext
 from stores.tasks.directory.entry_files import Origin
 from stores.tasks.directory.replacement import complete
@@ -37,6 +38,7 @@ from stores.tasks.stores.earlier_store import (
     import_offsets,
     keeps_apart,
 )
+from stores.tasks.stores.file_snapshots import begin_from_snapshot, snapshots_of
 from stores.tasks.stores.log_follower import (
     LogFollower,
     OnRestore,
@@ -48,10 +50,11 @@ from stores.tasks.stores.log_follower import (
     warn_of_missing,
 )
 from stores.tasks.stores.log_format import FOLLOWED, LOGGED, rewrite
+from stores.tasks.stores.log_identity import check_log, too_old
 from stores.tasks.stores.log_start import CommittedStreamTime, LogStart, first_needed
 from stores.tasks.stores.noted_damage import check_noted, is_damaged
 from stores.tasks.stores.shown_store import ShownStore
-from stores.tasks.stores.store_format import StoreFormat
+from stores.tasks.stores.store_format import StoreFormat, history_of
 from stores.tasks.stores.store_metrics import TaskStoreCounters
 from stores.tasks.stores.takeover import Takeover
 
@@ -74,8 +77,10 @@ class TaskStore(LogFollower):
     Source: KIP-844, step 1.1; KIP-892, "Error Handling"; KIP-129, unclean shutdown.
     """
 
-    def __init__(self, plan: StorePlan, *, exactly_once: bool, verify: bool = False) -> None:
-        super().__init__(plan.name, plan.path, plan.config)
+    def __init__(
+        self, plan: StorePlan, *, exactly_once: bool, verify: bool = False, snapshots: Snapshots | None = None
+    ) -> None:
+        super().__init__(plan.name, plan.path, plan.config, plan.changelog, plan.partition.topic)
         self.partition = plan.partition
         self.offset: int | None = None
         self.restores = 0
@@ -90,12 +95,13 @@ class TaskStore(LogFollower):
         self._takeover = Takeover(plan)
         self._trust = Trust(exactly_once=exactly_once)
         self._verify = verify
+        self.snapshots = snapshots_of(plan, snapshots)
         self._mixed = False
         """True if the store may have writes that are in no changelog."""
         self._opened_in_s = 0.0
         self._followed_to: int | None = None
         """The end of the changelog that ``follow`` has reached, exclusive; None if it has not reached one."""
-        self.counters = TaskStoreCounters(self.bound)
+        self.counters = TaskStoreCounters(self.bound, self.snapshots.figures)
         self.report: RestoreReport | None = None
         """The report of the last restore, on opening or after a rollback."""
         self.format = StoreFormat(plan, self.counters)
@@ -104,25 +110,34 @@ class TaskStore(LogFollower):
         self._log_start = LogStart(plan.partition, plan.changelog)
 
     @property
-    def log_expires(self) -> bool:
-        """True if the changelog needs a record of the store only for a time."""
-        records = self._config.records
-        return records is not None and records.retention is not None
-
-    @property
     def checkpointed(self) -> bool:
         """True if the checkpoint file alone has the store's offset."""
         return self.store.persistent and not self.store.manages_offsets
+
+    def create_topic(self, partitions: int) -> None:
+        """Create its changelog topic unless it exists. Raises: as ``Changelog.create_store_topic``."""
+        records, topic = self._config.records, self.partition.topic
+        expires = records is not None and records.retention is not None
+        history_ms = history_of(self._config)
+        self._changelog.create_store_topic(topic, partitions, expires=expires, history_ms=history_ms)
 
     def origin(self, *, running: bool) -> Origin | None:
         """Return the store's entry in the origin file for a running task or after a clean close; None for no entry."""
         return self._trust.origin(self.store, mixed=self._mixed, running=running)
 
-    def open(self, checkpointed_offset: int | None, origin: Origin | None) -> None:
+    @property
+    def can_be_handed_over(self) -> bool:
+        """True if the open store can go on in another task object, on another thread (``open`` with ``copy``)."""
+        store = self.store
+        committed = store.transactional and store.manages_offsets
+        return committed and store._can_change_writer and self._config.upgrade is None
+
+    def open(self, checkpointed_offset: int | None, origin: Origin | None, copy: TaskStore | None = None) -> None:
         """Open the store, which recovers by itself, and set ``offset``. A store of Kafka Streams is taken over first.
 
         If another backend of the same engine has left the store with a checkpoint, the offset is imported. A store of a
-        newer format is wiped. So is a store that may have uncommitted writes according to ``origin``.
+        newer format is wiped. So is a store that may have uncommitted writes according to ``origin``. With ``copy`` the
+        store is the one that it has open, and does not use any more.
 
         Raises: ChangelogLostError if the store must be wiped and the changelog is empty; StoreIncompatibleError for a
         store of other ``records``, or one of Kafka Streams that another configuration could take over, which stays
@@ -130,19 +145,19 @@ class TaskStore(LogFollower):
         """
         began = perf_counter()
         self._followed_to = None
+        self.snapshots.forget()
         # Views do not answer until the restore: the store may be at an earlier commit than they have shown.
         self.restores |= 1
-        complete(self.path)
+        if copy is None:
+            complete(self.path)
         outdated = False
+        # An open copy has followed its log until now, whatever the age of its files.
+        log_id, aged = self._log_id(), None if copy is not None else too_old(self.path, self._config.max_age_s)
         try:
-            self._takeover.run(checkpointed_offset, self._positions.read)
-            with translated_system_errors(self.path):
-                if not is_complete(self.path):
-                    # The store was removed, or its creation was interrupted: its checkpoint is obsolete.
-                    checkpointed_offset = None
-            if can_import_offsets(self.path, self._config):
-                self._import_offsets(checkpointed_offset, origin)
-            self._open_engine()
+            if copy is None:
+                checkpointed_offset = self._open_files(checkpointed_offset, origin)
+            else:
+                self._take_over(copy)
             outdated = self.format.is_outdated(self.store)
             if not outdated:
                 self._check_format()
@@ -153,6 +168,7 @@ class TaskStore(LogFollower):
                 self.store.committed_offset(self.partition) if self.store.manages_offsets else checkpointed_offset
             )
             self._trust.check(self.store, self.offset, origin)
+            check_log(self.store, self._plan, self.offset, log_id, aged)
             if outdated:
                 self._upgrade()
             self._mixed = self._trust.may_be_mixed(self.store, origin)
@@ -160,8 +176,28 @@ class TaskStore(LogFollower):
                 self._positions.remove()
         except (StoreCorruptedError, StoreTooNewError, TaskCorruptedError) as error:
             self._plan.check_changelog(checkpointed_offset)
-            self.wipe(str(error))
+            self.wipe_after(error)
         self._opened_in_s = perf_counter() - began
+
+    def _open_files(self, checkpointed_offset: int | None, origin: Origin | None) -> int | None:
+        """Open the store's files; return ``checkpointed_offset`` unless it is obsolete."""
+        self._takeover.run(checkpointed_offset, self._positions.read)
+        with translated_system_errors(self.path):
+            if not is_complete(self.path):
+                # The store was removed, or its creation was interrupted: its checkpoint is obsolete.
+                checkpointed_offset = None
+        if can_import_offsets(self.path, self._config):
+            self._import_offsets(checkpointed_offset, origin)
+        self._open_engine()
+        return checkpointed_offset
+
+    def _take_over(self, copy: TaskStore) -> None:
+        self.store = copy.store
+        self.store._change_writer()
+        # They know what a kill would take back.
+        self.bound.take_over(copy.bound)
+        self._log_start = copy._log_start
+        self.counters.follow(self.store)
 
     def _upgrade(self) -> None:
         """Replace the open store by one of the present format, which is built from the changelog."""
@@ -178,6 +214,7 @@ class TaskStore(LogFollower):
         if not self.format.swap_is_due:
             return
         with self._restoring():
+            self.snapshots.end()
             self.format.swap(self.store)
             if self.store.is_open:
                 return
@@ -213,7 +250,8 @@ class TaskStore(LogFollower):
         seconds = self._opened_in_s + perf_counter() - began
         self.counters.recovery_seconds_total += seconds
         wiped_because, self.wiped_because, self._opened_in_s = self.wiped_because, None, 0.0
-        self.report = reported(self.store, self.partition, result, seconds, wiped_because)
+        self.report = self.snapshots.told(reported(self.store, self.partition, result, seconds, wiped_because))
+        self.snapshots.begin()
         return self.report
 
     def follow(self, max_records: int) -> int:
@@ -285,14 +323,17 @@ class TaskStore(LogFollower):
                 on_restore(progress)
 
         def restore_tail() -> Restored:
+            if self.offset is None and not self.format.online:
+                on_files = on_restore if max_records is None else None
+                self.offset = begin_from_snapshot(self, self.snapshots, on_files)
             log = self.store, self._changelog, self.partition, self.offset
-            conversion = self.format.conversion(self.store)
-            return restore(*log, position, restored, self.bound, conversion, max_records=max_records)
+            bounds = self.bound, self.format.conversion(self.store), self.restore_bytes
+            return restore(*log, position, restored, *bounds, max_records=max_records)
 
         try:
             return restore_tail()
         except (OffsetOutOfRangeError, StoreCorruptedError) as error:
-            self.wipe(str(error))
+            self.wipe_after(error)
             return restore_tail()
 
     def _note_log(self, offset: int, *, keep: bool = False) -> None:
@@ -338,7 +379,7 @@ class TaskStore(LogFollower):
         """Make one step of compacting its changelog. Raises: ChangelogError."""
         if self._log_start.due is not None:
             self._log_start.drop()
-        self._changelog.compact_step(self.partition, self._shown.is_expired)
+        self._changelog.compact_step(self.partition, self._shown.is_expired, self._shown.is_needed)
 
     def send_stream_time(self, producer: Producer) -> None:
         """Add to the transaction what no changelog record has: a stream time, and the first offset that is needed."""
@@ -374,11 +415,16 @@ class TaskStore(LogFollower):
             self._note_log(offset)
         return None
 
+    def take_snapshot(self) -> None:
+        """Begin a snapshot by files of the commit that was just made, if one is due."""
+        if not self._mixed:
+            self.snapshots.after_commit(self.store, {} if self.offset is None else {self.partition: self.offset})
+
     def catch_up(self, error: Failure, position: Position, on_restore: OnRestore | None) -> RestoreReport:
         """Replay, once, a commit that failed in the store but is in the changelog. Raises: as ``open``."""
         with self._restoring():
             if isinstance(error, StoreCorruptedError):
-                self.wipe(str(error))
+                self.wipe_after(error)
             elif isinstance(error, CommitFailedError) and not error.reopen:
                 self.store.rollback()
             elif self._trust.exactly_once and not keeps_apart(self.store):
@@ -391,7 +437,7 @@ class TaskStore(LogFollower):
         """Return to the changelog's end after ``cause``. After an error of a store, open the store again."""
         with self._restoring():
             if isinstance(cause, StoreCorruptedError) and is_damaged(self.store):
-                self.wipe(str(cause))
+                self.wipe_after(cause)
             elif not self.store.transactional and self._trust.exactly_once:
                 self.wipe(ROLLED_BACK)
             elif isinstance(cause, _FAILURES):
@@ -416,6 +462,7 @@ class TaskStore(LogFollower):
 
     def close(self) -> None:
         """Close the store, if it was ever opened, and the new store of an upgrade."""
+        self.snapshots.end()
         try:
             self.format.close()
         finally:
@@ -436,6 +483,7 @@ class TaskStore(LogFollower):
         self._shown.follow(self.store)
 
     def _reopen(self) -> None:
+        self.snapshots.end()
         # A failed engine may fail here, too. Opening the store again shows its state.
         with suppress(StoreError):
             super().close()
@@ -444,6 +492,7 @@ class TaskStore(LogFollower):
         self.open(self.offset, Origin.AT_LEAST_ONCE if mixed else Origin.CLEAN)
 
     def _forget(self) -> None:
+        self.snapshots.end()
         self.counters.wipe_total += 1
         self._plan.checkpoint.forget(self.partition)
         self._positions.remove()

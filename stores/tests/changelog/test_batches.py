@@ -37,6 +37,10 @@ def in_columns(some: list[Record]) -> RecordColumns:
     return RecordColumns(*map(list, zip(*some, strict=True)))
 
 
+def in_json(content: bytes | None) -> str | None:
+    return None if content is None else content.decode("latin-1")
+
+
 def lengths(*values: int | None) -> list[Record]:
     """Records whose values have these lengths."""
     count = len(values)
@@ -50,7 +54,7 @@ def times(*timestamps_ms: int) -> list[Record]:
 
 def random_records(seed: int, count: int) -> list[Record]:
     random = Random(seed)
-    some = [(), (("h", b"\xff"),), (("h", b""), ("\u0100", b"1"))]
+    some = [(), (("h", b"\xff"),), (("h", b""), ("\u0100", b"1"), ("none", None))]
     return records(
         [random.choice([None, random.randbytes(random.randrange(9))]) for _ in range(count)],
         [random.choice([None, b"", random.randbytes(random.randrange(300))]) for _ in range(count)],
@@ -107,7 +111,7 @@ def test_a_program_without_the_library_reads_a_batch_with_and_without_gaps(
     appended = [rows_of(NUMBER, 7, fields(expected))] if removed == "none" else []
     for rows in (*appended, rows_with(NUMBER, 7, in_columns(rest[removed]))):
         assert [record for row in rows for record in decoded(*row)] == [
-            (offset, time_ms, key, value, [[name, content.decode("latin-1")] for name, content in headers])
+            (offset, time_ms, key, value, [[name, in_json(content)] for name, content in headers])
             for offset, key, value, time_ms, headers in rest[removed]
         ]
 

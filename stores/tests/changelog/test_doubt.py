@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,54 @@ def test_where_nothing_was_written_there_is_no_doubt_and_the_commit_is_tried_aga
         assert list(log.read(A)) == []
         producer.commit()
         assert [record.key for record in log.read(A)] == [b"key"]
+
+
+@pytest.mark.parametrize("taken", [False, True])
+@pytest.mark.parametrize("error", ["SQLITE_FULL", "SQLITE_IOERR_WRITE"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda log: log.compact(A),
+        lambda log: log.truncate(A, 3),
+        lambda log: log.create_topic("b"),
+        lambda log: log.producer("other").close(),
+    ],
+    ids=["compact", "truncate", "create_topic", "producer"],
+)
+def test_a_change_that_may_be_made_twice_is_never_in_doubt_and_is_tried_again(
+    tmp_path: Path, change: Callable[[SqliteChangelog], object], error: str, taken: bool
+) -> None:
+    with SqliteChangelog(tmp_path / "log.sqlite") as log:
+        filled(log)
+        live = last_values(log)
+        with Failing(log, "commit", error, done=taken), pytest.raises(ChangelogError) as failure:
+            change(log)
+        assert type(failure.value) is ChangelogError
+        assert last_values(log) == live
+        change(log)
+        assert last_values(log) == live
+        log.verify()
+
+
+def last_values(log: SqliteChangelog) -> dict[bytes | None, bytes | None]:
+    return {record.key: record.value for record in log.read(A, log.start_offset(A))}
+
+
+def filled(log: SqliteChangelog) -> None:
+    """Two keys, each with four records."""
+    log.create_topic("a")
+    with log.producer() as producer:
+        for number in range(8):
+            producer.send(A, b"%d" % (number % 2), b"%d" % number)
+        producer.flush()
+
+
+def test_a_step_of_compaction_whose_commit_failed_is_made_again(tmp_path: Path) -> None:
+    with SqliteChangelog(tmp_path / "log.sqlite", compact_from_records=1) as log:
+        filled(log)
+        with Failing(log, "commit", "SQLITE_FULL"), pytest.raises(ChangelogError):
+            log.compact_step(A)
+        assert len(list(log.read(A))) == 8
+        while log.compact_step(A):
+            pass
+        assert [record.value for record in log.read(A)] == [b"6", b"7"]

@@ -14,7 +14,7 @@ from stores.tests.changelog.records import MANY, A, B, await_sent, marks, pairs,
 
 
 def test_what_is_committed_is_read_back_with_keys_values_tombstones_timestamps_and_headers(log: Changelog) -> None:
-    headers = (("trace", b"\x00\xff"), ("trace", b""))
+    headers = (("trace", b"\x00\xff"), ("trace", b""), ("none", None))
     with log.producer("p") as producer:
         producer.begin()
         producer.send(A, b"k", b"v", 1_700_000_000_000, headers)
@@ -45,8 +45,9 @@ def test_columns_have_the_records_of_a_read_from_any_offset_also_where_some_were
                 producer.commit()
             else:
                 producer.abort()
-    log.compact(A)
-    for offset in range(log.start_offset(A), log.end_offset(A) + 1):
+    # A broker compacts when it likes, and each read of it waits for an answer.
+    step = 1 if log.compact(A) else 11
+    for offset in range(log.start_offset(A), log.end_offset(A) + 1, step):
         read = list(log.read_columns(A, offset))
         assert all(columns.keys for columns in read)
         assert [record for columns in read for record in columns.records()] == list(log.read(A, offset))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 from stores import Durability, KeyValueStore, open_store
 from stores.batch.buffer import PAIR_MEMORY_BYTES
@@ -56,16 +55,18 @@ def cases(names: list[str], durabilities: frozenset[Durability], tight: Mapping[
     return all_cases
 
 
-def in_turn(selection: list[Case], test: str) -> list[Case]:
-    """Of the two cases of each backend, with its limits as they are and tiny, the one whose turn it is in ``test``.
+def in_turn(selection: list[Case], turn: int, group: Callable[[Case], object]) -> tuple[list[Case], list[Case]]:
+    """Of each group of cases the one whose turn it is, and the others, which ``make test-long`` runs.
 
-    A typed store calls the byte store below, whose promises all have both. A suite of one backend leaves none out.
+    ``make test`` tries each promise on each backend once, with its limits as they are or tiny. A typed store calls the
+    byte store below, whose promises all have both limits: of its tests, each engine has one backend. A suite of named
+    backends leaves none out.
     """
-    by_backend: dict[str, list[Case]] = {}
+    groups: dict[object, list[Case]] = {}
     for case in selection:
-        by_backend.setdefault(case.backend.name, []).append(case)
-    turn = crc32(test.encode())
-    return [several[(turn + at) % len(several)] for at, several in enumerate(by_backend.values())]
+        groups.setdefault(group(case), []).append(case)
+    chosen = [several[(turn + at) % len(several)] for at, several in enumerate(groups.values())]
+    return chosen, [case for case in selection if case not in chosen]
 
 
 def spread(selection: list[Case], parameters: Mapping[str, Sequence[Any]]) -> list[tuple[Any, ...]]:
@@ -73,7 +74,7 @@ def spread(selection: list[Case], parameters: Mapping[str, Sequence[Any]]) -> li
 
     One case, of a suite of one backend, comes with every combination.
     """
-    apart = min(3, len(selection), *(len(values) for values in parameters.values()))
+    apart = min((3, len(selection), *(len(values) for values in parameters.values())) if parameters else (1,))
     return [
         (case, *(value for _, value in combination))
         for combination in product(*(list(enumerate(values)) for values in parameters.values()))

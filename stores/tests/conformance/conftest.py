@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -34,6 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "spread_over(name=values): each combination of parameters with a part of the cases"
     )
     config.addinivalue_line("markers", "typed: of typed stores, which call the byte store below and no engine")
+    config.addinivalue_line("markers", "long: with limits or a backend whose turn it is not; run by make test-long")
     config.addinivalue_line("markers", "timeout(seconds): heeded where pytest-timeout is installed")
     config.addinivalue_line("markers", "as_is: run with default options only, not with tiny limits as well")
 
@@ -59,19 +61,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     else:
         levels = frozenset(Durability) if marked("every_durability") else frozenset({Durability.CHANGELOG})
         selection = cases(names, levels, {} if marked("as_is") else TIGHT)
+        others: list[Case] = []
+        turn = crc32(metafunc.definition.name.encode())
+        if not (names or marked("every_durability")):
+            selection, others = in_turn(selection, turn, lambda case: case.backend.name)
         if marked("typed") and not names:
-            selection = in_turn(selection, metafunc.definition.name)
+            selection, others = in_turn(selection, turn >> 8, lambda case: case.backend.engine)
         parameters = mark.kwargs if (mark := marked("spread_over")) else {}
-        if parameters:
-            metafunc.parametrize(("case", *parameters), spread(selection, parameters), ids=str)
-        else:
-            metafunc.parametrize("case", selection, ids=str)
+        long = [pytest.param(*values, marks=pytest.mark.long) for values in spread(others, parameters)]
+        metafunc.parametrize(("case", *parameters), [*spread(selection, parameters), *long], ids=str)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse a test of the suite that ``make test`` leaves out: the targets for those do not collect this folder."""
+    """Refuse a test of the suite with a mark of a target that does not collect this folder."""
     for item in items:
-        left_out = {"kafka", "long", "spark"} & {mark.name for mark in item.iter_markers()}
+        left_out = {"kafka", "spark"} & {mark.name for mark in item.iter_markers()}
         if left_out and item.path.is_relative_to(FOLDER):
             raise pytest.UsageError(f"{item.nodeid} is marked {left_out.pop()}, and would never run.")
 

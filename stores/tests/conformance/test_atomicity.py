@@ -20,8 +20,18 @@ import pytest
 from stores import Durability, IsolationLevel, KeyValueStore, TopicPartition
 from stores.changelog import Changelog, MemoryChangelog, Record, SqliteChangelog
 from stores.config import StoreConfig
-from stores.records import BYTES, KeyValue, Session, TimestampedKeyValue, Window, Windowed
+from stores.records import (
+    BYTES,
+    KeyValue,
+    Session,
+    TimestampedKeyValue,
+    TimestampedKeyValueWithHeaders,
+    Versioned,
+    Window,
+    Windowed,
+)
 from stores.records.record_kind import RecordKind
+from stores.records.timestamped import TimestampedKind
 from stores.registry import backend_named
 from stores.settings import Upgrade, UpgradeMode
 from stores.strategies.store import Store
@@ -65,6 +75,16 @@ def sessions_seen(view: Any) -> dict[str, Any]:
     }
 
 
+def versions_seen(view: Any) -> dict[str, Any]:
+    return {
+        "get_many": [plain(value) for value in view.get_many(KEYS)],
+        "all": shown(view.all()),
+        "versions": [tuple(record) for record in view.get_versions(b"c")],
+        "backward": [tuple(record) for record in view.get_versions(b"c", 5, 110, reverse=True)],
+        "at": [view.get(b"c", at) and plain(view.get(b"c", at)) for at in (9, 15, 105)],
+    }
+
+
 def plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bytes) else tuple(value)
 
@@ -97,6 +117,15 @@ def put_all(value: bytes, *times: int) -> Callable[[Any], None]:
     return put
 
 
+def put_all_with_headers(*times: int) -> Callable[[Any], None]:
+    """A value for all keys, with other headers for each."""
+
+    def put(store: Any) -> None:
+        store.put_all([(key, NEW, at, (("key", key), ("none", None))) for key, at in zip(KEYS, times, strict=True)])
+
+    return put
+
+
 def delete(store: Any) -> None:
     store.delete_range(b"b", b"d")
 
@@ -117,7 +146,17 @@ def put_sessions(*ends: int) -> Callable[[Any], None]:
     return put
 
 
+def put_versions(*times: int) -> Callable[[Any], None]:
+    def put(store: Any) -> None:
+        for time_ms in times:
+            store.put(b"c", b"v%d" % time_ms, time_ms)
+
+    return put
+
+
 EXPIRING = replace(TIMED, ttl_ms=100)
+HEADED = TimestampedKeyValueWithHeaders(BYTES, BYTES)
+VERSIONED = Versioned(BYTES, BYTES, history_retention_ms=100)
 OLD, NEW, EQUAL = b"old", b"new", (10,) * 5
 SEGMENTS: Mapping[str, Any] = {"retention_ms": 100, "segment_ms": 20}
 CHANGES = [
@@ -130,6 +169,23 @@ CHANGES = [
     Change("ttl put_all", EXPIRING, put_all(OLD, *EQUAL), put_all(NEW, 50, 120, 9, 121, 20)),
     Change("ttl put", EXPIRING, put_all(OLD, *EQUAL), lambda store: store.put(b"c", NEW, 110)),
     Change("ttl delete_range", EXPIRING, put_all(OLD, *EQUAL), delete),
+    Change("headers put_all", HEADED, put_all(OLD, *EQUAL), put_all_with_headers(20, 21, 22, 23, 24)),
+    Change(
+        "headers ttl put_all",
+        replace(HEADED, ttl_ms=100),
+        put_all_with_headers(*EQUAL),
+        put_all_with_headers(50, 120, 9, 121, 20),
+    ),
+    Change("versioned put", VERSIONED, put_versions(10, 60), lambda store: store.put(b"c", NEW, 110), versions_seen),
+    Change("versioned late put", VERSIONED, put_versions(10, 60), put_versions(20), versions_seen),
+    Change(
+        "versioned put_many",
+        VERSIONED,
+        put_versions(10, 60),
+        lambda store: store.put_many([b"a", b"c", b"c"], [NEW, NEW, None], [50, 120, 130]),
+        versions_seen,
+    ),
+    Change("versioned delete", VERSIONED, put_versions(10, 60), lambda store: store.delete(b"c", 70), versions_seen),
     Change(
         "window put", Window(BYTES, BYTES, size_ms=5, **SEGMENTS), put_windows(10, 50), put_windows(130), windows_seen
     ),
@@ -212,9 +268,7 @@ def test_one_call_of_a_store_is_seen_whole_or_not_at_all(store: KeyValueStore, c
 
 
 @pytest.mark.as_is
-@pytest.mark.parametrize(
-    "change", [change for change in CHANGES if isinstance(change.kind, TimestampedKeyValue)], ids=str
-)
+@pytest.mark.parametrize("change", [change for change in CHANGES if isinstance(change.kind, TimestampedKind)], ids=str)
 def test_one_call_during_a_lazy_upgrade_is_seen_whole_or_not_at_all(store: KeyValueStore, change: Change) -> None:
     """Some of the records were moved already, and others were not."""
     KeyValue(BYTES, BYTES).over(store).put_all([(key, OLD) for key in KEYS])
@@ -293,7 +347,7 @@ def test_one_call_is_seen_whole_or_not_at_all_beside_a_changelog_in_a_file(tmp_p
 def is_possible(case: Case, change: Change, place: str) -> bool:
     """Return whether there is such an upgrade: only values get times, and only stores on disk are built beside."""
     if place == "lazy upgrade":
-        return isinstance(change.kind, TimestampedKeyValue) and case.backend.persistent
+        return isinstance(change.kind, TimestampedKind) and case.backend.persistent
     return place != "online upgrade" or (change.kind is not None and case.backend.persistent)
 
 

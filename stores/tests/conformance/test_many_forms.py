@@ -17,7 +17,18 @@ import pytest
 
 from stores import IsolationLevel, NotUpToBoundError, PositionBound, StoreClosedError, TopicPartition, WrongThreadError
 from stores.errors import SerdeMismatchError
-from stores.records import INT64, STR, KeyValue, RecordKind, Session, TimestampedKeyValue, Window, Windowed
+from stores.records import (
+    INT64,
+    STR,
+    KeyValue,
+    RecordKind,
+    Session,
+    TimestampedKeyValue,
+    TimestampedKeyValueWithHeaders,
+    Versioned,
+    Window,
+    Windowed,
+)
 from stores.tests.conformance.cases import Case
 
 pytestmark = pytest.mark.typed
@@ -46,6 +57,7 @@ class Kind:
     wrong_places: Sequence[Any] = ()
     wrong_written: Sequence[Any] = ()
     """Places that writes refuse, and lookups do not."""
+    delete_many: Callable[[Any, Sequence[Any]], None] = lambda store, places: store.delete_many(places)
 
     def __str__(self) -> str:
         return self.name
@@ -76,6 +88,12 @@ def put_with_times(store: Any, records: Sequence[Record]) -> None:
     store.put_many([record[:2] for record in records], [at for _, _, at in records])
 
 
+def put_columns_with_headers(store: Any, records: Sequence[Record]) -> None:
+    keys, values, times = ([record[place] for record in records] for place in range(3))
+    store.put_many(keys, values, times, [HEADERS] * len(keys))
+
+
+HEADERS = (("trace", b"\x00\xff"), ("none", None))
 WRONG_KEYS = [7, None, b"bytes", "\ud800", ["k"]]
 KEYED: Mapping[str, Any] = {
     "get": lambda store, key: store.get(key),
@@ -122,6 +140,35 @@ KINDS = [
         put_many=put_columns,
         **KEYED,
     ),
+    Kind(
+        "headers",
+        TimestampedKeyValueWithHeaders(STR, INT64),
+        put=lambda store, key, value, at: store.put(key, value, at, HEADERS),
+        put_many=put_columns_with_headers,
+        **KEYED,
+    ),
+    Kind(
+        "headers and ttl",
+        TimestampedKeyValueWithHeaders(STR, INT64, ttl_ms=100),
+        put=lambda store, key, value, at: store.put(key, value, at, HEADERS),
+        put_many=put_columns_with_headers,
+        **KEYED,
+    ),
+    Kind(
+        "versioned",
+        Versioned(STR, INT64, 100),
+        # A deletion has to be later than what it deletes.
+        put=lambda store, key, value, at: store.put(key, value, 80 if value is None else at),
+        put_many=lambda store, records: put_columns(
+            store, [(key, value, 80 if value is None else at) for key, value, at in records]
+        ),
+        get=lambda store, key: store.get(key),
+        delete=lambda store, key: store.delete(key, 90),
+        delete_many=lambda store, keys: store.delete_many(keys, [90] * len(keys)),
+        place=str,
+        wrong_places=WRONG_KEYS,
+        wrong_written=[""],
+    ),
     Kind("window", Window(STR, INT64, size_ms=5, **SEGMENTS), **WINDOWED),
     Kind("timestamped window", Window(STR, INT64, size_ms=5, timestamped=True, **SEGMENTS), **WINDOWED),
     Kind("window with duplicates", Window(STR, INT64, size_ms=5, retain_duplicates=True, **SEGMENTS), **WINDOWED),
@@ -138,6 +185,7 @@ KINDS = [
     ),
 ]
 FORMS = ("one by one", "many")
+EXPIRING = ("ttl", "headers and ttl", "window", "session")
 
 
 def write(kind: Kind, form: str, store: Any, records: Sequence[Record]) -> None:
@@ -156,7 +204,7 @@ def read(kind: Kind, form: str, reader: Any, names: Sequence[str]) -> list[Any]:
 def remove(kind: Kind, form: str, store: Any, names: Sequence[str]) -> None:
     places = [kind.place(name) for name in names]
     if form == "many":
-        store.delete_many(places)
+        kind.delete_many(store, places)
         return
     for place in places:
         kind.delete(store, place)
@@ -257,7 +305,7 @@ def test_what_is_refused_alone_is_refused_among_many_with_the_same_error_and_cha
         for place in (*kind.wrong_places, *kind.wrong_written):
             wrong = (place, kind.value(7), 60)
             refuses(partial(kind.put, store, *wrong), [partial(kind.put_many, store, [*filling[:5], wrong])])
-            refuses(partial(kind.delete, store, place), [partial(store.delete_many, [kind.place("a"), place])])
+            refuses(partial(kind.delete, store, place), [partial(kind.delete_many, store, [kind.place("a"), place])])
         for place in kind.wrong_places:
             for reader in (store, store.read_only(IsolationLevel.READ_UNCOMMITTED)):
                 refuses(partial(kind.get, reader, place), [partial(reader.get_many, [kind.place("a"), place])])
@@ -293,7 +341,7 @@ def test_bytes_that_the_serde_never_writes_name_their_key(case: Case, tmp_path: 
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.name in ("ttl", "window", "session")], ids=str)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.name in EXPIRING], ids=str)
 def test_what_has_expired_is_hidden(case: Case, tmp_path: Path, kind: Kind, form: str) -> None:
     """The write of a later time hides the earlier ones at once. One that comes too late is dropped."""
     with closing(kind.open(case, tmp_path / "s")) as store:
@@ -302,4 +350,4 @@ def test_what_has_expired_is_hidden(case: Case, tmp_path: Path, kind: Kind, form
         write(kind, form, store, [(m, 2, 145), (a, 3, 5), (kind.place("d"), 4, 60)])
         for reader in (store, store.read_only(IsolationLevel.READ_UNCOMMITTED)):
             assert numbers(kind, read(kind, form, reader, ["a", "m", "d"])) == [None, 2, 4]
-        assert store.late_total == (0 if kind.name == "ttl" else 1)
+        assert store.late_total == (0 if "ttl" in kind.name else 1)

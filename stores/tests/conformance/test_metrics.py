@@ -34,6 +34,7 @@ NOTHING = {
     "restore_total": 0,
     "late_total": 0,
     "skipped_total": 0,
+    "dead_letter_total": 0,
     "uncommitted_bytes": 0,
     "uncommitted_memory_bytes": 0,
     "num_open_iterators": 0,

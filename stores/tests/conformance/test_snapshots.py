@@ -22,7 +22,17 @@ from stores import (
     TopicPartition,
 )
 from stores.interface import KeyValueSnapshot, KeyValueView
-from stores.records import INT64, STR, KeyValue, Session, TimestampedKeyValue, Window, Windowed
+from stores.records import (
+    INT64,
+    STR,
+    KeyValue,
+    Session,
+    TimestampedKeyValue,
+    TimestampedKeyValueWithHeaders,
+    Versioned,
+    Window,
+    Windowed,
+)
 
 COMMITTED = IsolationLevel.READ_COMMITTED
 INPUT = TopicPartition("input", 0)
@@ -47,7 +57,7 @@ QUERIES: dict[str, Callable[[KeyValueView], Any]] = {
 def elsewhere(action: Callable[[], Any]) -> Any:
     """The action's result, or its error, from another thread."""
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(action).result(timeout=60)
+        return pool.submit(action).result(timeout=600)
 
 
 def write(store: KeyValueStore, number: int) -> None:
@@ -166,7 +176,7 @@ def test_a_snapshot_beside_commits_is_always_one_commit(store: KeyValueStore) ->
                     store.commit()
         finally:
             over.set()
-        assert all(reader.result(timeout=60) for reader in readers)
+        assert all(reader.result(timeout=600) for reader in readers)
     assert store.metrics.num_open_iterators == 0
 
 
@@ -250,6 +260,16 @@ def test_a_bounded_view_takes_a_snapshot_once_the_bound_is_reached(store: KeyVal
             TimestampedKeyValue(key=STR, value=INT64, ttl_ms=10),
             lambda typed, n: typed.put(f"a{n}", n, n),
             lambda view: [view.get("a1"), *view.all(), *view.plain().all()],
+        ),
+        (
+            TimestampedKeyValueWithHeaders(key=STR, value=INT64, ttl_ms=10),
+            lambda typed, n: typed.put(f"a{n}", n, n, (("n", b"%d" % n),)),
+            lambda view: [view.get("a1"), *view.all(), *view.plain().all()],
+        ),
+        (
+            Versioned(key=STR, value=INT64, history_retention_ms=10),
+            lambda typed, n: typed.put("a", n, n),
+            lambda view: [*view.get_versions("a"), *view.all(), view.get("a", 4), view.get("a", 95)],
         ),
         (
             Window(key=STR, value=INT64, size_ms=1, retention_ms=10),

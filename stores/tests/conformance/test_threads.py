@@ -23,6 +23,7 @@ from stores import (
     KeyValueStore,
     ReadOnlyKeyValueStore,
     StoreClosedError,
+    StoreError,
     TopicPartition,
     WrongThreadError,
     failpoints,
@@ -53,7 +54,7 @@ WRITES: dict[str, Callable[[KeyValueStore], object]] = {
 def elsewhere(action: Callable[[], Any]) -> Any:
     """The action's result, or its error, from another thread."""
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(action).result(timeout=60)
+        return pool.submit(action).result(timeout=600)
 
 
 def test_any_write_of_another_thread_is_refused_and_changes_nothing(store: KeyValueStore) -> None:
@@ -66,6 +67,72 @@ def test_any_write_of_another_thread_is_refused_and_changes_nothing(store: KeyVa
     assert list(store.all()) == [(b"committed", b"1"), (b"staged", b"2")]
     assert store.recover().offsets == {}
     store.commit()
+
+
+def test_another_thread_becomes_the_writer_of_an_open_store_and_what_is_open_stays_open(
+    store: KeyValueStore, reopen: Callable[[], KeyValueStore]
+) -> None:
+    if not store._can_change_writer or not store.transactional:
+        return
+    partition = TopicPartition("t", 0)
+    store.put_all([(b"%03d" % number, b"first") for number in range(600)])
+    store.advance_position(partition, 1)
+    store.commit({partition: 1})
+    view = store.read_only(IsolationLevel.READ_COMMITTED)
+    snapshot, scan = view.snapshot(), store.all()
+    seen = [next(scan)]
+
+    def work() -> None:
+        store._change_writer()
+        # As a task that restores the rest, and continues.
+        store.restore([(b"restored", b"2")], {partition: 2})
+        store.put(b"000", b"second")
+        store.delete_range(b"500", b"599")
+        store.advance_position(partition, 3)
+        assert [value for _, value in store.range(b"000", b"001")] == [b"second", b"first"]
+        store.commit({partition: 3})
+        store.put(b"000", b"undone")
+        store.rollback()
+        store.put(b"staged", b"1")
+
+    elsewhere(work)
+    for write in WRITES.values():
+        with pytest.raises(WrongThreadError):
+            write(store)
+    assert (snapshot.get(b"000"), snapshot.get(b"restored"), snapshot.position()) == (b"first", None, {partition: 1})
+    seen += scan
+    assert (len(seen), {value for _, value in seen}) == (600, {b"first"})
+    assert view.get_many([b"000", b"500", b"restored", b"staged"]) == [b"second", None, b"2", None]
+    assert view.position() == {partition: 3}
+    snapshot.close()
+    if store.persistent:
+        kept = reopen()
+        assert kept.get_many([b"000", b"staged"]) == [b"second", None]
+        assert kept.committed_offset(partition) == 3
+
+
+def test_the_writer_of_a_store_with_staged_writes_and_of_a_closed_one_stays(store: KeyValueStore) -> None:
+    if not store._can_change_writer or not store.transactional:
+        return
+    staged: list[Callable[[], object]] = [
+        lambda: store.put(b"key", b"1"),
+        lambda: store.delete_range(None, None),
+        lambda: store.set_mark("mark", b"1"),
+        lambda: store.advance_position(TopicPartition("t", 0), 1),
+    ]
+    for stage in staged:
+        stage()
+        with pytest.raises(StoreError):
+            elsewhere(store._change_writer)
+        store.rollback()
+    elsewhere(store._change_writer)
+    store._change_writer()
+    store.put(b"key", b"2")
+    store.commit()
+    store.close()
+    with pytest.raises(StoreClosedError):
+        store._change_writer()
+    assert not store.is_open
 
 
 def test_only_the_writers_thread_splits_a_store_and_only_while_it_is_open(
@@ -89,15 +156,15 @@ def test_only_the_writers_thread_splits_a_store_and_only_while_it_is_open(
 def test_the_thread_that_opened_it_is_the_writer(case: Case, path: Path) -> None:
     stores: list[KeyValueStore] = []
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(lambda: stores.append(case.open(path))).result(timeout=60)
+        pool.submit(lambda: stores.append(case.open(path))).result(timeout=600)
         try:
             with pytest.raises(WrongThreadError):
                 stores[0].put(b"key", b"value")
-            pool.submit(stores[0].put, b"key", b"value").result(timeout=60)
-            pool.submit(stores[0].commit).result(timeout=60)
+            pool.submit(stores[0].put, b"key", b"value").result(timeout=600)
+            pool.submit(stores[0].commit).result(timeout=600)
             assert stores[0].read_only().get(b"key") == b"value"
         finally:
-            pool.submit(stores[0].close).result(timeout=60)
+            pool.submit(stores[0].close).result(timeout=600)
 
 
 @pytest.mark.parametrize("level", IsolationLevel)
@@ -185,11 +252,11 @@ def test_a_store_may_be_closed_while_others_read(store: KeyValueStore) -> None:
 
     with ThreadPoolExecutor(2) as pool:
         readers = [pool.submit(read, level, event) for level, event in zip(IsolationLevel, begins, strict=True)]
-        assert all(event.wait(30) for event in begins)
+        assert all(event.wait(600) for event in begins)
         store.close()
         for reader in readers:
             with pytest.raises(StoreClosedError):
-                reader.result(timeout=30)
+                reader.result(timeout=600)
 
 
 def test_a_store_may_be_closed_in_the_middle_of_a_long_lookup(store: KeyValueStore) -> None:
@@ -205,11 +272,11 @@ def test_a_store_may_be_closed_in_the_middle_of_a_long_lookup(store: KeyValueSto
 
     with ThreadPoolExecutor(1) as pool:
         looking = pool.submit(look)
-        assert begun.wait(30)
+        assert begun.wait(600)
         sleep(0.02)
         store.close()
         with suppress(StoreClosedError):
-            assert looking.result(timeout=30) == [b"1", *[None] * (len(keys) - 1)]
+            assert looking.result(timeout=600) == [b"1", *[None] * (len(keys) - 1)]
 
 
 @pytest.mark.parametrize("count", [40, 5000])

@@ -12,7 +12,7 @@ import pytest
 
 from stores import open_store
 from stores.engines.engine import Scan, Writes
-from stores.engines.snapshots import Snapshots
+from stores.engines.snapshots import SharedSnapshots
 from stores.ordered import Bounds, ScanRange
 from stores.strategies.store import Store
 
@@ -74,7 +74,7 @@ def test_a_snapshot_that_was_begun_before_a_commit_is_not_shared_after_it() -> N
         commits[0] += 1
         snapshots.end_writing()
 
-    snapshots: Snapshots[int] = Snapshots(begin, lambda reading: None)
+    snapshots: SharedSnapshots[int] = SharedSnapshots(begin, lambda reading: None)
     snapshots.begin_writing()
     with ThreadPoolExecutor(2) as pool:
         during = pool.submit(snapshots.acquire)
@@ -95,7 +95,7 @@ def test_a_snapshot_ends_with_its_last_user_and_is_shared_only_between_two_commi
         begun.append(len(begun))
         return begun[-1]
 
-    snapshots = Snapshots(begin, ended.append)
+    snapshots = SharedSnapshots(begin, ended.append)
     before = [snapshots.acquire(), snapshots.acquire()]
     assert before[0] is before[1]
     snapshots.begin_writing()

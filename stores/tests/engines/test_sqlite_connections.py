@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -61,6 +63,57 @@ def test_the_last_reader_to_close_does_not_checkpoint(tmp_path: Path) -> None:
     assert other.execute("select count(*) from data").fetchone() == (100,)
     other.close()
     assert not (left / "store.db-wal").exists()
+
+
+def test_the_owner_reads_committed_data_while_a_reader_is_inside_the_writing_connection(tmp_path: Path) -> None:
+    """A dirty reader looks into the transaction. apsw refuses every other call on that connection meanwhile."""
+    engine, inside, go_on = opened(tmp_path / "s"), Event(), Event()
+    transaction = engine.begin()
+    transaction.put(b"7", b"staged")
+
+    def pause() -> bool:
+        inside.set()
+        return not go_on.wait(60)
+
+    with ThreadPoolExecutor(1) as pool:
+        engine._writer.set_progress_handler(pause, 1)
+        dirty = pool.submit(transaction.get, b"7")
+        try:
+            assert inside.wait(60)
+            assert engine.get(b"7") == b"v" * 1_000
+            assert engine.get_many([b"7", b"x"]) == [b"v" * 1_000, None]
+        finally:
+            go_on.set()
+        assert dirty.result(60) == b"staged"
+    engine._writer.set_progress_handler(None, 0)
+    transaction.commit({})
+    assert engine.get(b"7") == b"staged"
+    engine.close()
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_after_a_transaction_the_owner_reads_on_the_writing_connection_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commits: bool
+) -> None:
+    engine, taken = opened(tmp_path / "s"), list[sqlite_library.Connection]()
+    acquire = engine._acquire
+
+    def noted() -> sqlite_library.Connection:
+        taken.append(acquire())
+        return taken[-1]
+
+    monkeypatch.setattr(engine, "_acquire", noted)
+    transaction = engine.begin()
+    transaction.put(b"7", b"staged")
+    assert engine.get(b"7") == b"v" * 1_000
+    assert len(taken) == 1
+    if commits:
+        transaction.commit({})
+    else:
+        transaction.abort()
+    assert engine.get(b"7") == (b"staged" if commits else b"v" * 1_000)
+    assert len(taken) == 1
+    engine.close()
 
 
 def test_a_closed_store_has_a_checkpoint_and_no_wal(tmp_path: Path) -> None:

@@ -14,14 +14,16 @@ import pytest
 
 from stores import Durability, failpoints, open_store
 from stores.changelog import SqliteChangelog
-from stores.changelog.files.folder import LocalFolder
 from stores.engines.lmdb.engine import LmdbEngine
-from stores.files import creation, store_directory
+from stores.files import creation, folder, store_directory
 from stores.files.creation import wipe
+from stores.files.folder import LocalFolder
 from stores.files.plain_files import remove
 from stores.files.store_directory import StoreDirectory
 from stores.interface import KeyValueStore, TopicPartition
 from stores.registry import StoreBackend, backends
+from stores.snapshots.index import SnapshotFile, SnapshotIndex, SnapshotKind, StoredPart
+from stores.snapshots.objects import FILES, StoreObjects
 from stores.strategies import indexed_batch
 from stores.strategies import spilled as marker
 from stores.tasks.directory.entry_files import CheckpointFile, Origin, OriginFile
@@ -253,6 +255,36 @@ def test_the_folders_of_a_log_that_another_process_has_made_are_synced_in_those_
         assert "p00000" in synced.names[log]
         assert "log" in synced.names[tmp_path]
         assert "1" in synced.names[log / "p00000"]
+
+
+def test_the_parts_of_a_snapshot_survive_power_loss_before_its_index_is_in_place(
+    tmp_path: Path, synced: Synced
+) -> None:
+    objects = StoreObjects(LocalFolder(tmp_path), TopicPartition("log", 0))
+    parts = [StoredPart(str(number) * 64, 3, "0" * 16) for number in range(3)]
+    kind = SnapshotKind("id", "lmdb-indexed-batch", 1, {})
+    index = SnapshotIndex(
+        partition=objects.partition,
+        offset=7,
+        kind=kind,
+        position={},
+        stream_time_ms=-1,
+        created_ms=0,
+        files=[SnapshotFile("data.mdb", parts)],
+    )
+
+    def look() -> None:
+        files = tmp_path / objects.path(FILES)
+        assert synced.names[files] == set(map(str, parts))
+        assert {(files / str(part)).stat().st_ino for part in parts} <= synced.inodes
+
+    with looking_at(folder.ASIDE_WRITTEN, look) as reached:
+        for part in parts:
+            objects.put(part, b"123")
+        # One sync of the folder is enough for all parts.
+        assert not synced.names.get(tmp_path / objects.path(FILES))
+        assert objects.put_index(index)
+    assert reached
 
 
 def test_the_log_of_sqlite_has_a_spill_for_good_before_the_spill_goes(path: Path, synced: Synced) -> None:

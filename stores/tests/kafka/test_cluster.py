@@ -16,7 +16,8 @@ from confluent_kafka import KafkaError, KafkaException
 from stores.changelog.kafka import KafkaChangelog, cluster
 from stores.changelog.kafka import cluster as cluster_module
 from stores.changelog.kafka.client import ClientSettings
-from stores.changelog.kafka.cluster import CLIENT_LOG, Cluster, EndedTransactions
+from stores.changelog.kafka.cluster import CLIENT_LOG, Cluster
+from stores.changelog.kafka.ended_transactions import EndedTransactions
 from stores.changelog.kafka.testing.broker import Broker
 from stores.errors import ChangelogError, ChangelogTimeoutError, StoreClosedError
 from stores.interface import TopicPartition
@@ -106,6 +107,20 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Client:
 
 def cluster_over(client: Client) -> Cluster:
     return Cluster(ClientSettings({"bootstrap.servers": "here:1"}), TIMEOUT_S)
+
+
+def test_readers_and_other_clients_get_the_settings_of_their_kind(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unsent, ahead = {"queue.buffering.max.kbytes": 1}, {"queued.max.messages.kbytes": 2}
+    cluster = Cluster(ClientSettings({"bootstrap.servers": "here:1", **unsent, **ahead}), TIMEOUT_S)
+    monkeypatch.setattr(confluent_kafka, "Consumer", dict)
+    reader, producer = cluster.client(dict, {}), cluster.client(lambda settings: settings, {})
+    assert ahead.items() <= reader.items()
+    assert unsent.items() <= producer.items()
+    assert not {*unsent} & {*reader}
+    assert not {*ahead} & {*producer}
+    cluster.close()
 
 
 def test_the_client_is_closed_with_the_cluster_and_once_only(client: Client) -> None:

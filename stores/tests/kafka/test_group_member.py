@@ -8,12 +8,16 @@ from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
+import confluent_kafka
 import pytest
+from confluent_kafka import KafkaError
 
 from stores.changelog.group import GroupMember
 from stores.changelog.kafka import KafkaChangelog
-from stores.changelog.kafka.group_member import KafkaGroupMember
+from stores.changelog.kafka.client import ClientSettings
+from stores.changelog.kafka.group_member import KafkaGroupMember, _settings_of_protocol
 from stores.changelog.kafka.testing.broker import Broker
+from stores.errors import ChangelogError, ConfigError, StoreError
 from stores.interface import TopicPartition
 from stores.tests.kafka.fresh import remove_all
 
@@ -113,6 +117,73 @@ def test_offsets_of_a_partition_that_has_moved_are_in_no_more_commits(broker: Br
         assert first.held | second.held == ALL
         assert [each.member._held for each in listeners] == [first.held, second.held]
         assert first.in_commits == [True]
+
+
+def test_only_members_get_the_protocol_of_groups() -> None:
+    given = {
+        "bootstrap.servers": "h:1",
+        "group.protocol": "consumer",
+        "group.remote.assignor": "range",
+        "client.id": "c",
+    }
+    settings = ClientSettings(given)
+    assert settings.with_own({"group.id": "g"}) == {"bootstrap.servers": "h:1", "client.id": "c", "group.id": "g"}
+    of_member = _settings_of_protocol(settings, 45.0, None)
+    assert of_member == {"group.protocol": "consumer", "group.remote.assignor": "range"}
+    assert settings.with_own(of_member) == given
+
+
+@pytest.mark.parametrize(
+    ("given", "needs"),
+    [
+        ({"group.protocol": "CONSUMER"}, "group.protocol=classic"),
+        ({"group.remote.assignor": "uniform"}, "group.protocol=consumer"),
+    ],
+)
+def test_settings_of_groups_that_exclude_each_other_are_refused(given: dict[str, str], needs: str) -> None:
+    settings = ClientSettings({"bootstrap.servers": "h:1", **given})
+    with pytest.raises(ConfigError, match=needs):
+        _settings_of_protocol(settings, 45.0, "name of a member")
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_member_has_not_joined_before_the_brokers_have_answered(protocol: str) -> None:
+    """With the protocol ``consumer`` the client makes its ID itself (KIP-848)."""
+    client = confluent_kafka.Consumer(
+        {"bootstrap.servers": "127.0.0.1:1", "group.id": "g/workers", "group.protocol": protocol, "log_level": 0}
+    )
+    client.subscribe(["a"])
+    member: Any = object.__new__(KafkaGroupMember)
+    member._cluster, member._consumer = SimpleNamespace(check_open=lambda: None), client
+    member._group, member._members_group, member._name = "g", "g/workers", None
+    for _ in range(5):
+        member._poll(0.05)
+    assert bool(client.memberid()) == (protocol == "consumer")
+    assert not member.has_joined
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (
+            "ConsumerGroupHeartbeat fatal error: Broker: The assignor is not supported by the consumer group",
+            ConfigError,
+        ),
+        ("Local: Fatal error: another reason", ChangelogError),
+    ],
+)
+def test_only_a_member_that_brokers_refuse_to_assign_partitions_has_settings_to_change(
+    text: str, kind: type[StoreError]
+) -> None:
+    cluster: Any = SimpleNamespace(
+        settings=ClientSettings({"bootstrap.servers": "h:1"}), failure=lambda error, doing: ChangelogError(doing)
+    )
+    member: Any = object.__new__(KafkaGroupMember)
+    member._cluster, member._group = cluster, "g"
+    failure = member._failure(KafkaError(KafkaError._FATAL, text, fatal=True))
+    assert type(failure) is kind
+    assert ("group.remote.assignor" in str(failure)) == (kind is ConfigError)
 
 
 @pytest.mark.parametrize(

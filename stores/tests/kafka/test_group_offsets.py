@@ -155,3 +155,18 @@ def test_the_addresses_of_a_group_are_asked_for_a_bounded_time_and_of_an_open_ch
     cluster.check_open.side_effect = StoreClosedError("closed")
     with pytest.raises(StoreClosedError):
         members.addresses()
+
+
+@pytest.mark.parametrize("behind", [b"", b"\xb7\x01", b"AAAA", b"!? "])
+def test_what_the_client_shows_behind_the_end_of_metadata_is_left_out(behind: bytes) -> None:
+    """The client takes the metadata of an offset as text that ends with a zero, which the broker's answer lacks."""
+
+    class Entry:
+        error, offset, topic, partition = None, 5, INPUT.topic, INPUT.partition
+
+        @property
+        def metadata(self) -> str:
+            return (group_offsets._metadata(1_700_000_000_000).encode() + behind).decode()
+
+    consumer = Mock(committed=Mock(return_value=[Entry()]))
+    assert group_offsets._committed(consumer, [], 1.0) == Committed({INPUT: 5}, {INPUT: 1_700_000_000_000})

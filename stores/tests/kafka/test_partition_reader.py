@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, Message
 from stores.changelog.interface import Record
 from stores.changelog.kafka import reader as module
 from stores.changelog.kafka.changelog import KafkaChangelog
-from stores.changelog.kafka.client import ClientSettings
+from stores.changelog.kafka.client import READ_AHEAD, ClientSettings
 from stores.changelog.kafka.reader import KafkaPartitionReader
 from stores.errors import ChangelogError, ChangelogTimeoutError, OffsetOutOfRangeError
 from stores.interface import TopicPartition
@@ -192,7 +192,7 @@ def test_a_full_queue_is_filled_up_soon() -> None:
     assert cluster.own[module.REFILL] == module.REFILL_MS < 1_000
 
 
-@pytest.mark.parametrize("name", [module.REFILL, module.READ_AHEAD, module.FETCH_WAIT])
+@pytest.mark.parametrize("name", [module.REFILL, READ_AHEAD, module.FETCH_WAIT])
 def test_a_setting_of_the_caller_comes_before_the_default_of_a_reader(name: str) -> None:
     for settings, expected in (({}, False), ({name: 501}, True)):
         cluster: Any = Cluster(3, **settings)

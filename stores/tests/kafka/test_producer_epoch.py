@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from stores.changelog.kafka import writer
-from stores.changelog.kafka.client import ClientSettings, LostRequests
+from stores.changelog.kafka.client import ClientSettings, served
 from stores.changelog.kafka.cluster import Cluster
 from stores.changelog.kafka.group_member import KafkaGroupMember
 from stores.changelog.kafka.group_offsets import GroupOffsets
@@ -308,6 +308,36 @@ def test_a_producer_that_is_fenced_in_the_abort_of_its_question_takes_no_new_epo
     assert len(cluster.made) == 1
 
 
+def interrupted(*_: object) -> int:
+    raise SystemError("a result with an exception set") from KafkaException(FENCED)
+
+
+@pytest.mark.parametrize("call", ["flush", "commit_transaction"])
+def test_a_fatal_error_that_a_line_of_the_log_interrupts_is_that_error(cluster: FakeCluster, call: str) -> None:
+    producer = producer_over(cluster)
+    fill(producer)
+    setattr(cluster.made[0], call, interrupted)
+    with pytest.raises(ProducerFencedError):
+        producer.commit()
+
+
+def test_an_abort_whose_fatal_error_a_line_of_the_log_interrupts_has_nothing_to_end(cluster: FakeCluster) -> None:
+    producer = producer_over(cluster)
+    fill(producer)
+    setattr(cluster.made[0], "abort_transaction", interrupted)  # noqa: B010
+    producer.abort()
+    assert len(cluster.made) == 1
+
+
+def test_an_error_of_python_in_a_call_of_the_client_is_no_answer() -> None:
+    def fail() -> None:
+        raise SystemError from ValueError()
+
+    with pytest.raises(SystemError):
+        served(fail)
+    assert served(max, 1, 2) == 2
+
+
 def test_a_producer_that_is_fenced_at_its_begin_takes_no_new_epoch(cluster: FakeCluster) -> None:
     producer = producer_over(cluster)
     producer.begin()
@@ -367,26 +397,6 @@ def test_an_end_of_a_transaction_without_an_answer_is_in_doubt(cluster: FakeClus
             producer.commit()
         producer.close()
         assert "abort_transaction" not in cluster.made[-1].calls
-
-
-def test_the_client_log_has_the_levels_of_the_settings_and_no_others(caplog: pytest.LogCaptureFixture) -> None:
-    log = logging.getLogger("stores.tests.lost_requests")
-    levels = [logging.DEBUG, logging.INFO, logging.ERROR, logging.CRITICAL]
-    for settings, contexts, expected in (
-        ({}, "broker", levels[1:]),
-        ({"log_level": 3}, "broker", levels[2:]),
-        ({"log_level": 0}, "broker", levels[3:]),
-        ({"debug": ""}, "broker", levels[1:]),
-        ({"debug": "cgrp,topic"}, "cgrp,topic,broker", levels),
-    ):
-        requests = LostRequests(ClientSettings({"bootstrap.servers": "none", **settings}), log)
-        assert requests.settings == {"debug": contexts, "logger": requests}
-        with caplog.at_level(logging.DEBUG, log.name):
-            caplog.clear()
-            for level in levels:
-                requests.log(level, "%s [%s] %s", "CONNECT", "producer-1", "text")
-        assert [record.levelno for record in caplog.records] == expected
-        assert not requests.any
 
 
 @pytest.mark.parametrize("transactional_id", ["p", None])

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from stores.changelog.kafka import KafkaChangelog
-from stores.changelog.kafka.changelog import due_settings, loses_records, store_topic_settings
-from stores.changelog.kafka.client import OWN, ClientSettings
+from stores.changelog.kafka.client import OWN, ClientSettings, LostRequests
+from stores.changelog.kafka.topic_settings import due_settings, loses_records, store_topic_settings
 from stores.errors import ChangelogError, ChangelogTimeoutError, ConfigError
 
 NOBODY = {"bootstrap.servers": "127.0.0.1:9"}
@@ -72,6 +72,34 @@ def test_settings_pass_on_whole_and_their_secrets_are_not_shown() -> None:
     assert settings.without_secrets(f"bad {SECRET}!") == "bad (hidden)!"
 
 
+def test_a_client_gets_no_setting_of_another_kind_of_clients() -> None:
+    of_producers = {"queue.buffering.max.kbytes": 1, "transaction.timeout.ms": 2}
+    of_consumers = {"queued.max.messages.kbytes": 3, "max.poll.interval.ms": 4}
+    settings = ClientSettings({**NOBODY, **of_producers, **of_consumers})
+    assert settings.with_own({}, consumes=True) == {**NOBODY, **of_consumers}
+    assert settings.with_own({}, consumes=False) == {**NOBODY, **of_producers}
+
+
+def test_the_client_log_has_the_levels_of_the_settings_and_no_others(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("stores.tests.lost_requests")
+    levels = [logging.DEBUG, logging.INFO, logging.ERROR, logging.CRITICAL]
+    for settings, contexts, expected in (
+        ({}, "broker", levels[1:]),
+        ({"log_level": 3}, "broker", levels[2:]),
+        ({"log_level": 0}, "broker", levels[3:]),
+        ({"debug": ""}, "broker", levels[1:]),
+        ({"debug": "cgrp,topic"}, "cgrp,topic,broker", levels),
+    ):
+        requests = LostRequests(ClientSettings({"bootstrap.servers": "none", **settings}), log)
+        assert requests.settings == {"debug": contexts, "logger": requests}
+        with caplog.at_level(logging.DEBUG, log.name):
+            caplog.clear()
+            for level in levels:
+                requests.log(level, "%s [%s] %s", "CONNECT", "producer-1", "text")
+        assert [record.levelno for record in caplog.records] == expected
+        assert not requests.any
+
+
 def test_without_a_broker_the_error_names_the_address_and_no_secret(caplog: pytest.LogCaptureFixture) -> None:
     settings = {
         **NOBODY,
@@ -97,6 +125,25 @@ def test_brokers_delete_nothing_by_the_wall_clock_or_by_size() -> None:
         "retention.bytes": "-1",
     }
     assert store_topic_settings(expires=False) == {"cleanup.policy": "compact"}
+
+
+HISTORY_MS, LAG = 60_000, "min.compaction.lag.ms"
+
+
+def test_a_topic_of_versions_keeps_their_history_and_a_day_from_compaction() -> None:
+    """Source: Kafka Streams, ``VersionedChangelogTopicConfig``."""
+    own = store_topic_settings(expires=False, history_ms=HISTORY_MS)
+    assert own == {"cleanup.policy": "compact", LAG: str(HISTORY_MS + 86_400_000)}
+    assert due_settings("t", own, own, expires=False) == {}
+    longer = store_topic_settings(expires=False, history_ms=HISTORY_MS, given={LAG: "90000000"})
+    assert longer[LAG] == "90000000"
+    assert due_settings("t", longer, own, expires=False) == {}
+    short = {"cleanup.policy": "compact", LAG: "0"}
+    assert due_settings("t", short, own, expires=False) == {LAG: own[LAG]}
+    assert loses_records({LAG: own[LAG]})
+    with pytest.raises(ChangelogError):
+        due_settings("t", {**own, "cleanup.policy": "compact,delete"}, own, expires=False)
+    assert store_topic_settings(expires=False, history_ms=(1 << 62) - 1)[LAG].isdecimal()
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,7 +28,11 @@ from stores.engines.engine import EngineSnapshot
 from stores.failpoints import arm, disarm
 from stores.files.creation import LOCK_FILE
 from stores.files.identity import IDENTITY_FILE, Identity
-from stores.records import INT64, STR, KeyValue, RecordKind, Session, TimestampedKeyValue, Window, Windowed
+from stores.records import (
+    INT64,
+    STR,
+    KeyValue,
+)
 from stores.registry import backends
 from stores.strategies.dual_store import MID_COPY
 from stores.strategies.spilled import MARKER_SYNCED
@@ -39,12 +42,6 @@ ON_DISK = [name for name, backend in backends().items() if backend.persistent]
 LOG, INPUT = TopicPartition("log", 0), TopicPartition("input", 0)
 KEYS = [b"%03d" % number for number in range(100)]
 COUNTS = KeyValue(key=STR, value=INT64)
-KINDS: list[RecordKind] = [
-    COUNTS,
-    TimestampedKeyValue(key=STR, value=INT64),
-    Window(key=STR, value=INT64, size_ms=10, retention_ms=1000),
-    Session(key=STR, value=INT64, retention_ms=1000),
-]
 WRITER = """
 import sys
 from stores import TopicPartition, open_store
@@ -359,44 +356,6 @@ def test_a_reader_of_a_closed_store_is_in_no_writers_way(backend: str, path: Pat
             writer.do("close")
         finally:
             writer.kill()
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
-@pytest.mark.parametrize("backend", ON_DISK)
-def test_a_typed_store_is_read_by_its_description_alone(backend: str, kind: RecordKind, path: Path) -> None:
-    writes: dict[str, Callable[[Any], object]] = {
-        "key-value": lambda store: store.put("a", 7),
-        "timestamped-key-value": lambda store: store.put("a", 7, 20),
-        "window": lambda store: store.put("a", 7, 20),
-        "session": lambda store: store.put(Windowed("a", 20, 30), 7),
-    }
-    with kind.over(open_store(backend, path)) as store:
-        writes[kind.kind](store)
-        store.commit()
-        keeps_marks = store.store.keeps_marks
-    with open_read_only(path, kind) as view:
-        found: dict[str, Callable[[Any], object]] = {
-            "key-value": lambda view: view.get("a"),
-            "timestamped-key-value": lambda view: tuple(view.get("a")),
-            "window": lambda view: list(view.fetch("a", 0, 100)),
-            "session": lambda view: list(view.fetch("a")),
-        }
-        expected = {
-            "key-value": 7,
-            "timestamped-key-value": (7, 20),
-            "window": [(20, 7)],
-            "session": [(Windowed("a", 20, 30), 7)],
-        }
-        assert found[kind.kind](view) == expected[kind.kind]
-        with view.snapshot() as snapshot:
-            assert found[kind.kind](snapshot) == expected[kind.kind]
-    for other in KINDS:
-        if keeps_marks and other.kind != kind.kind:
-            with pytest.raises(StoreIncompatibleError):
-                open_read_only(path, other)
-    if keeps_marks and kind is not COUNTS:
-        with open_read_only(path) as plain:
-            assert plain.approximate_num_entries() == 1
 
 
 def test_folders_without_a_store_are_refused_and_stay_as_they_are(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stores import KeyValueStore
+from stores.contract.arguments import Headers
 from stores.records import INT64, STR, Session, Window
 from stores.records.values import RecordStaging, StagedWrite, StoreStaging
 
@@ -30,6 +31,7 @@ class Logged:
     key: bytes | None
     value: bytes | None
     timestamp_ms: int
+    headers: Headers = ()
 
 
 class LoggingStaging(RecordStaging):

@@ -12,7 +12,7 @@ import pytest
 
 from stores.errors import SerdeMismatchError
 from stores.records import BYTES, FLOAT64, INT64, JSON, STR, Serde
-from stores.records.serdes import Codec
+from stores.records.codec import Codec
 from stores.tasks import Topic
 
 SEED = 41

@@ -13,10 +13,22 @@ from hypothesis import strategies as st
 
 from stores.errors import SerdeMismatchError, StoreCorruptedError, StoreError
 from stores.interface import KeyValueStore
-from stores.records import INT64, STR, KeyValue, Session, TimestampedKeyValue, Window, Windowed
+from stores.records import (
+    INT64,
+    STR,
+    KeyValue,
+    Session,
+    TimestampedKeyValue,
+    TimestampedKeyValueWithHeaders,
+    Versioned,
+    Window,
+    Windowed,
+)
 from stores.records.expiry import CURSOR, STREAM_TIME
 from stores.records.record_kind import RECORDS, RecordKind
 from stores.records.segment_values import DROPPED, OLD_SEGMENTS, SEQUENCE
+from stores.records.timestamped import TimestampedKind
+from stores.records.version_history import COMPLETE_FROM
 from stores.registry import open_store
 from stores.shell.decoding import Decoder
 from stores.tests.json_values import JSON_VALUES
@@ -25,13 +37,15 @@ KINDS: dict[str, RecordKind] = {
     "key-value": KeyValue(STR, INT64),
     "timestamped": TimestampedKeyValue(STR, INT64),
     "expiring": TimestampedKeyValue(STR, INT64, ttl_ms=1_000),
+    "headers": TimestampedKeyValueWithHeaders(STR, INT64, ttl_ms=1_000),
+    "versioned": Versioned(STR, INT64, history_retention_ms=1_000),
     "window": Window(STR, INT64, size_ms=10, retention_ms=1_000),
     "duplicates": Window(STR, INT64, size_ms=10, retention_ms=1_000, retain_duplicates=True),
     "session": Session(STR, INT64, retention_ms=1_000),
     "timestamped window": Window(STR, INT64, size_ms=10, retention_ms=1_000, timestamped=True),
     "timestamped session": Session(STR, INT64, retention_ms=1_000, timestamped=True),
 }
-NUMBERS = (STREAM_TIME, SEQUENCE, DROPPED, OLD_SEGMENTS, CURSOR)
+NUMBERS = (STREAM_TIME, SEQUENCE, DROPPED, OLD_SEGMENTS, CURSOR, COMPLETE_FROM)
 
 
 def use(kind: RecordKind, plain: KeyValueStore) -> None:
@@ -43,7 +57,11 @@ def use(kind: RecordKind, plain: KeyValueStore) -> None:
     elif isinstance(kind, Window):
         store.put("a", 1, 20)
         list(store.fetch("a", 0, 50))
-    elif isinstance(kind, TimestampedKeyValue):
+    elif isinstance(kind, Versioned):
+        store.put("a", 1, 20)
+        list(store.get_versions("a"))
+        store.get("a", 10)
+    elif isinstance(kind, TimestampedKind):
         store.put("a", 1, 20)
         store.get_many(["a", "b"])
     else:

@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 
 from stores.errors import ConfigError
-from stores.records import INT64, STR, KeyValue, RecordKind, Session, TimestampedKeyValue, Window
+from stores.records import (
+    INT64,
+    STR,
+    KeyValue,
+    RecordKind,
+    Session,
+    TimestampedKeyValue,
+    TimestampedKeyValueWithHeaders,
+    Versioned,
+    Window,
+)
 from stores.records.handles import StoreTable
 
 COUNTS = KeyValue(key=STR, value=INT64, name="counts")
@@ -41,6 +51,8 @@ def table(**kinds: RecordKind | None) -> StoreTable:
         COUNTS,
         KeyValue(key=Unhashable(), value=INT64, name="counts"),
         TimestampedKeyValue(key=STR, value=INT64, ttl_ms=5, name="counts"),
+        TimestampedKeyValueWithHeaders(key=STR, value=INT64, ttl_ms=5, name="counts"),
+        Versioned(key=STR, value=INT64, history_retention_ms=100, name="counts"),
         Window(key=STR, value=INT64, size_ms=10, retention_ms=100, name="counts"),
         Session(key=STR, value=INT64, retention_ms=100, timestamped=True, name="counts"),
     ],
@@ -68,10 +80,15 @@ def test_a_description_stands_for_its_own_name_alone() -> None:
         (None, COUNTS),
         (COUNTS, KeyValue(key=STR, value=STR, name="counts")),
         (COUNTS, TimestampedKeyValue(key=STR, value=INT64, name="counts")),
+        (
+            TimestampedKeyValue(key=STR, value=INT64, name="counts"),
+            TimestampedKeyValueWithHeaders(key=STR, value=INT64, name="counts"),
+        ),
         (COUNTS, KeyValue(key=STR, value=INT64)),
         (COUNTS, KeyValue(key=STR, value=INT64, name="missing")),
         (COUNTS, KeyValue(key=STR, value=INT64, name="prices")),
         (COUNTS, "missing"),
+        (Versioned(STR, INT64, 100, name="counts"), Versioned(STR, INT64, 200, name="counts")),
         (Window(STR, INT64, 10, 100, name="counts"), Window(STR, INT64, 20, 100, name="counts")),
     ],
 )

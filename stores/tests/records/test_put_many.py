@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from stores import open_store
-from stores.records import RecordKind, Windowed
+from stores.records import INT64, STR, RecordKind, TimestampedKeyValue, Versioned, Windowed
+from stores.records.expiry import STREAM_TIME
 from stores.tests.records.segmented import Logged, LoggingStaging, session, window
 
 SEED = 28
@@ -60,3 +61,51 @@ def test_many_records_leave_what_one_after_the_other_leaves(kind: RecordKind, tm
             left.append((list(below.all()), marks, log, store.late_total))
     assert left[0] == left[1]
     assert left[0][3] > 5
+
+
+def test_many_versions_leave_what_one_after_the_other_leaves(tmp_path: Path) -> None:
+    """Some come late or too late, or have the key of an earlier one of the list, or its time as well."""
+    random = Random(SEED)
+    kind = Versioned(STR, INT64, 30)
+    left: list[Any] = []
+    batches = [
+        [
+            (random.choice("abc"), random.choice([None, 1, 2, 3]), max(0, at * 12 + random.randint(-45, 14)))
+            for _ in range(25)
+        ]
+        for at in range(8)
+    ]
+    for form in ("one by one", "many", "all"):
+        log: list[Logged] = []
+        with open_store("memory", tmp_path / form) as below:
+            kind.prepare(below)
+            store = kind.staged(LoggingStaging(below, log))
+            for batch in batches:
+                keys, values, times = map(list, zip(*batch, strict=True))
+                if form == "many":
+                    store.put_many(keys, values, times)
+                    store.delete_many(keys[:2], times[:2])
+                elif form == "all":
+                    store.put_all(batch)
+                    store.put_all([(key, None, time) for key, time in zip(keys[:2], times[:2], strict=True)])
+                else:
+                    for put in batch:
+                        store.put(*put)
+                    for key, time in zip(keys[:2], times[:2], strict=True):
+                        store.delete(key, time)
+                store._before_commit()
+                below.commit()
+            left.append((list(below.all()), below.mark(STREAM_TIME), log, store.late_total))
+    assert left[0] == left[1] == left[2]
+    assert left[0][3] > 5
+
+
+@pytest.mark.parametrize("kind", [TimestampedKeyValue(STR, INT64), Versioned(STR, INT64, 10)])
+@pytest.mark.parametrize("records", [5, {"k": 1}, {"abc": 1}, "k", [("k", 1)], [("k", 1, 2), ("k", 1, 2, 3)], [7]])
+def test_what_are_no_records_with_times_is_refused_with_the_form_of_them(kind: Any, records: Any) -> None:
+    with kind.over(open_store("memory", "unused")) as store:
+        with pytest.raises(TypeError, match=r"\[\(key, value, timestamp_ms\)\]"):
+            store.put_all(records)
+        assert store.get("k") is None
+        store.put_all(iter([("k", 1, 2)]))
+        assert store.get("k") == (1, 2)

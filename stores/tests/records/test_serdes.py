@@ -59,6 +59,18 @@ def test_a_list_has_the_bytes_of_its_values(serde: Any, values: st.SearchStrateg
     assert [type(number) for number in read] == [type(number) for number in numbers]
 
 
+@pytest.mark.parametrize("count", [0, 1, 255, 256, 257, 511, 512, 513, 3000])
+@pytest.mark.parametrize("serde", [INT64, FLOAT64])
+def test_a_long_list_is_cut_into_its_values_at_each_length(serde: Any, count: int) -> None:
+    """They are cut in blocks of 256."""
+    kind = int if serde is INT64 else float
+    numbers = [kind((number - 1_000) * 7_919) for number in range(count)]
+    written = serde.serialize_many(numbers)
+    assert written == [serde.serialize(number) for number in numbers]
+    assert {bytes}.issuperset(map(type, written))
+    assert serde.deserialize_many(written) == numbers
+
+
 @pytest.mark.parametrize(
     ("serde", "fine", "refused"),
     [

@@ -25,12 +25,14 @@ from stores.records import (
     Session,
     TimestampedKeyValue,
     ValueAndTimestamp,
+    Versioned,
     Window,
     Windowed,
 )
 from stores.records.expiry import STREAM_TIME
 from stores.records.segment_values import marks_of
 from stores.tests.minimal_store import KINDS, Direct, InMemory, Transactional
+from stores.tests.records.segmented import Logged
 
 
 class WithTimestamps(Transactional):
@@ -155,6 +157,53 @@ def test_sessions_are_kept_and_expire(path: Path, kind: type[Direct]) -> None:
 
 
 @KIND_CASES
+def test_versions_are_kept_and_expire(path: Path, kind: type[Direct]) -> None:
+    described = Versioned(STR, INT64, 30)
+    with described.over(kind(path, name="own")) as versions:
+        for value, time_ms in ((1, 10), (3, 40), (2, 20), (0, 9)):
+            versions.put("k", value, time_ms)
+        assert versions.late_total == 1
+        for reads in (versions, versions.read_only(UNCOMMITTED)):
+            assert [tuple(record) for record in reads.get_versions("k")] == [(1, 10, 20), (2, 20, 40), (3, 40, None)]
+            assert reads.get("k", 39) == (2, 20)
+        versions.put("other", 1, 70)
+        versions.put("gone", None, 30)
+        versions.commit()
+        assert [tuple(record) for record in versions.get_versions("k")] == [(3, 40, None)]
+        assert versions.get("k", 39) is None
+        versions.put("other", 2, 100)
+        versions.commit()
+        assert len([key for key, _ in versions.store.all() if key < b"\xff"]) == 4
+        if not versions.store.persistent:
+            return
+    with described.over(kind(path, name="own")) as versions:
+        assert not versions.put("k", 4, 69)
+        assert versions.late_total == 1
+    with pytest.raises(StoreIncompatibleError):
+        window().over(kind(path, name="own"))
+
+
+PUTS = ((1, 10), (3, 40), (2, 20), (0, 9), (5, 50))
+
+
+@KIND_CASES
+def test_a_restore_of_versions_brings_the_stream_time(path: Path, kind: type[Direct]) -> None:
+    described = Versioned(STR, INT64, 30)
+    log = [Logged(b"k", INT64.serialize(value), time_ms) for value, time_ms in PUTS]
+    with closing(kind(path, name="own")) as store:
+        described.prepare(store)
+        converter = described.converter(store)
+        pairs = [pair for record in log for pair in converter.convert(record)]
+        store.restore(pairs, {TopicPartition("log", 0): 4})
+        converter.written()
+        versions = described.over(store)
+        found = [tuple(record) for record in versions.get_versions("k")]
+        assert found == [(2, 20, 40), (3, 40, 50), (5, 50, None)]
+        assert not versions.put("k", 4, 19)
+        assert versions.late_total == 1
+
+
+@KIND_CASES
 def test_a_view_has_the_stream_time_at_one_moment_among_the_data(path: Path, kind: type[Direct]) -> None:
     with window().over(kind(path, name="own")) as windows:
         windows.put("k", 1, 7)
@@ -209,7 +258,7 @@ def test_a_restore_brings_the_stream_time(path: Path) -> None:
     described = window()
 
     class Logged:
-        value, timestamp_ms = INT64.serialize(1), 7
+        value, timestamp_ms, headers = INT64.serialize(1), 7, ()
 
         def __init__(self, start_ms: int) -> None:
             self.key = described.keys.logged(b"k", start_ms)

@@ -15,6 +15,7 @@ from stores.interface import TopicPartition
 from stores.records import FLOAT64, INT64, JSON, STR
 from stores.spark.batch_wise import BatchWise
 from stores.spark.plan import PARTITION_COLUMN
+from stores.spark.record_columns import inputs_of, records_of
 from stores.tasks import Batch, Topic
 from stores.tasks.arrow_records import ArrowRecords
 from stores.tests.spark.batches import FEW, HEADERS, TEXTS, TOTALS, as_rows, batch_plan, rows_of
@@ -36,6 +37,28 @@ def interleaved() -> pa.RecordBatch:
             PARTITION_COLUMN: pa.array([0] * 10, pa.int32()),
         }
     )
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_null_topic_or_partition_is_as_without_the_column_in_both_forms(in_order: bool) -> None:
+    topics, partitions = [None, "a", None, None, "a", "a"], [7, None, 7, None, None, 1]
+    rows = pa.record_batch(
+        {
+            "key": pa.array([b"k"] * 6, pa.binary()),
+            "value": pa.array([b"%d" % number for number in range(6)], pa.binary()),
+            "topic": pa.array(topics, pa.string()),
+            "partition": pa.array(partitions, pa.int32()),
+        }
+    )
+    one_by_one = [(origin, record.value) for origin, record in records_of(rows, "key", 3)]
+    expected = [("input", 7), ("a", 3), ("input", 7), ("input", 3), ("a", 3), ("a", 1)]
+    assert one_by_one == [(origin, b"%d" % number) for number, origin in enumerate(expected)]
+    parts = [
+        (origin, [record.value for record in some]) for origin, some in inputs_of(rows, "key", 3, in_order=in_order)
+    ]
+    assert sorted((origin, value) for origin, values in parts for value in values) == sorted(one_by_one)
+    # Rows of one input come together, also those with a null.
+    assert len(parts) == (6 if in_order else 4)
 
 
 A0, A1, B0 = ("a", 0), ("a", 1), ("b", 0)

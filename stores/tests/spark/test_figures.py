@@ -17,7 +17,17 @@ import pytest
 from stores.changelog.files import Retention, VersionLog
 from stores.command import main as shell
 from stores.config import StoreConfig
-from stores.records import INT64, STR, KeyValue, Session, TimestampedKeyValue, Window, Windowed
+from stores.records import (
+    INT64,
+    STR,
+    KeyValue,
+    Session,
+    TimestampedKeyValue,
+    TimestampedKeyValueWithHeaders,
+    Versioned,
+    Window,
+    Windowed,
+)
 from stores.records.record_kind import RecordKind
 from stores.spark import local_state
 from stores.spark.__main__ import main
@@ -61,6 +71,11 @@ def write_timed(store: Any, random: Random, version: int) -> None:
     store.put(f"N{random.randrange(8)}", random.choice([None, 1, 2]), version * 40 + random.randrange(10))
 
 
+def write_headed(store: Any, random: Random, version: int) -> None:
+    headers = (("draw", b"%d" % random.randrange(99)),)
+    store.put(f"N{random.randrange(8)}", random.choice([None, 1, 2]), version * 40 + random.randrange(10), headers)
+
+
 def write_windows(store: Any, random: Random, version: int) -> None:
     store.put(f"N{random.randrange(3)}", random.choice([None, 1, 2]), version * 40 + 10 * random.randrange(3))
 
@@ -74,6 +89,8 @@ KINDS: Mapping[str, tuple[RecordKind | None, Write]] = {
     "bytes": (None, write_bytes),
     "named": (KeyValue(key=STR, value=INT64), write_named),
     "timed": (TimestampedKeyValue(key=STR, value=INT64, ttl_ms=90), write_timed),
+    "headed": (TimestampedKeyValueWithHeaders(key=STR, value=INT64, ttl_ms=90), write_headed),
+    "versions": (Versioned(key=STR, value=INT64, history_retention_ms=90), write_timed),
     "windows": (Window(key=STR, value=INT64, size_ms=10, retention_ms=90), write_windows),
     "sessions": (Session(key=STR, value=INT64, retention_ms=90), write_sessions),
 }

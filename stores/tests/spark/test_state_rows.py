@@ -19,7 +19,20 @@ from hypothesis import strategies as st
 from stores.changelog.files import StoreChanges, VersionLog
 from stores.config import StoreConfig
 from stores.errors import ChangelogError, OffsetOutOfRangeError, SerdeMismatchError, StoreError
-from stores.records import BYTES, FLOAT64, INT64, JSON, STR, KeyValue, Session, TimestampedKeyValue, Window, Windowed
+from stores.records import (
+    BYTES,
+    FLOAT64,
+    INT64,
+    JSON,
+    STR,
+    KeyValue,
+    Session,
+    TimestampedKeyValue,
+    TimestampedKeyValueWithHeaders,
+    Versioned,
+    Window,
+    Windowed,
+)
 from stores.records.expiry import STREAM_TIME
 from stores.records.record_kind import RecordKind
 from stores.spark.__main__ import main
@@ -34,8 +47,10 @@ from stores.tests.spark.counting import compute, plan
 KINDS: dict[str, RecordKind | None] = {
     "bytes": None,
     "floats": KeyValue(key=BYTES, value=FLOAT64),
+    "headed": TimestampedKeyValueWithHeaders(key=STR, value=JSON),
     "named": TimestampedKeyValue(key=STR, value=JSON),
     "sessions": Session(key=STR, value=INT64, retention_ms=1000),
+    "versions": Versioned(key=STR, value=INT64, history_retention_ms=1000),
     "windows": Window(key=STR, value=INT64, size_ms=10, retention_ms=1000, timestamped=True),
 }
 
@@ -46,8 +61,10 @@ def process(rows: Rows, context: Context) -> Iterator[Any]:
         return
     context.store("bytes").put(b"\x01", b"\x02")
     context.store("floats").put(b"\x01", context.version + 0.5)
+    context.store("headed").put("a", [1], 2000, (("trace", b"x"), ("none", None)))
     context.store("named").put("a", {"b": [1]}, 3000)
     context.store("sessions").put(Windowed("a\x00", 1000, 3000), -5)
+    context.store("versions").put_many(["a\x00"] * 3, [context.version, 8, None], [2000, 2500, 1500])
     context.store("windows").put("a\x00", 7, 20, 25)
     yield "N1", 1
 
@@ -75,8 +92,12 @@ def test_each_kind_of_store_has_rows_with_its_key_value_and_times(tmp_path: Path
     assert rows == [
         ("bytes", "01", "02", None, None, None),
         ("floats", "01", "1.5", None, None, None),
+        ("headed", "a", "[1]", time(2000), None, None),
         ("named", "a", json.dumps({"b": [1]}), time(3000), None, None),
         ("sessions", "a\x00", "-5", None, time(1000), time(3000)),
+        ("versions", "a\x00", "8", time(2500), None, None),
+        ("versions", "a\x00", None, time(1500), None, None),
+        ("versions", "a\x00", "1", time(2000), None, None),
         ("windows", "a\x00", "7", time(25), time(20), time(30)),
     ]
 

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stores.changelog.files import VersionLog
-from stores.changelog.files.folder import open_folder
 from stores.config import StoreConfig
 from stores.errors import ConfigError, StoreCorruptedError, StoreIncompatibleError
+from stores.files.folder import open_folder
 from stores.registry import open_store
 from stores.spark import sources, task, watermark
 from stores.spark.context import TIMES, Context, Timers, encoded, set_stream_time, shown_timer, stream_time_ms

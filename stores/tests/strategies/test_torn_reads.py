@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stores import IsolationLevel, KeyValueIterator, TopicPartition, open_store
-from stores.engines.snapshots import Snapshots
+from stores.engines.snapshots import SharedSnapshots
 from stores.ordered import KeyRanges, SortedMap
 from stores.registry import backends
 from stores.strategies.store import Store
@@ -64,14 +64,14 @@ def test_a_reader_of_committed_data_sees_no_mark_of_a_transaction_that_is_being_
         store.put(b"key", b"new")
         store.set_mark("mark", b"new")
         reader = store.read_only(IsolationLevel.READ_COMMITTED)
-        begin_writing, seen = Snapshots.begin_writing, []
+        begin_writing, seen = SharedSnapshots.begin_writing, []
 
-        def read_first(snapshots: Snapshots[Any]) -> None:
+        def read_first(snapshots: SharedSnapshots[Any]) -> None:
             # All is written, and nothing is committed.
             seen.append(pool.submit(lambda: (reader.mark("mark"), reader.get(b"key"))).result(timeout=600))
             begin_writing(snapshots)
 
-        monkeypatch.setattr(Snapshots, "begin_writing", read_first)
+        monkeypatch.setattr(SharedSnapshots, "begin_writing", read_first)
         store.commit()
         assert seen == [(b"old", b"old")]
         assert (reader.mark("mark"), reader.get(b"key")) == (b"new", b"new")

@@ -14,7 +14,15 @@ from typing import Any
 import pytest
 
 from stores import IsolationLevel, open_store
-from stores.records import BYTES, Session, TimestampedKeyValue, Window, Windowed
+from stores.records import (
+    BYTES,
+    Session,
+    TimestampedKeyValue,
+    TimestampedKeyValueWithHeaders,
+    Versioned,
+    Window,
+    Windowed,
+)
 from stores.registry import backends
 from stores.strategies.store import Store
 
@@ -28,6 +36,16 @@ KINDS: dict[str, tuple[Any, Callable[[Any, int], None], Callable[[Any], list[int
         TimestampedKeyValue(BYTES, BYTES, ttl_ms=100),
         lambda store, time_ms: store.put(b"%d" % time_ms, b"v", time_ms),
         lambda view: [value.timestamp_ms for _, value in view.all()],
+    ),
+    "headers": (
+        TimestampedKeyValueWithHeaders(BYTES, BYTES, ttl_ms=100),
+        lambda store, time_ms: store.put(b"%d" % time_ms, b"v", time_ms, (("time", b"%d" % time_ms),)),
+        lambda view: [int(value.headers[0][1]) for _, value in view.all()],
+    ),
+    "versioned": (
+        Versioned(BYTES, BYTES, history_retention_ms=100),
+        lambda store, time_ms: store.put(b"k", b"v", time_ms),
+        lambda view: [record.timestamp_ms for record in view.get_versions(b"k", reverse=True)][:1],
     ),
     "window": (
         Window(BYTES, BYTES, size_ms=5, retention_ms=100, segment_ms=20),

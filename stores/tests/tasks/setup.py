@@ -312,6 +312,13 @@ over_each_changelog = pytest.mark.parametrize(
 """Run a test over the changelogs in memory and in a file, and over a Kafka broker."""
 
 
+def header_of(record: Record[Any, Any], name: str) -> bytes:
+    """The content of a header that the record has."""
+    content = dict(record.headers)[name]
+    assert content is not None
+    return content
+
+
 def logged(log: Any, store: str) -> dict[bytes, bytes]:
     """The state that the changelog of ``store`` restores."""
     contents: dict[bytes, bytes] = {}

@@ -28,6 +28,7 @@ from stores.tests.tasks.setup import (
     expected_outputs,
     expected_state,
     feed,
+    header_of,
     logging_all,
     outputs,
     over_each_changelog,
@@ -80,9 +81,9 @@ def test_a_failing_batch_is_halved_until_its_poisoned_records_stand_alone(
     task.open()
     assert task.run(commit=True) == 70
     letters = list(log.read(DEAD))
-    notes = [dict(letter.headers)["__streams.errors.stacktrace"].decode() for letter in letters]
+    notes = [header_of(letter, "__streams.errors.stacktrace").decode() for letter in letters]
     good_keys = [key for offset, key in enumerate(keys) if offset not in poisoned]
-    assert [int(dict(letter.headers)["__streams.errors.offset"]) for letter in letters] == sorted(poisoned)
+    assert [int(header_of(letter, "__streams.errors.offset")) for letter in letters] == sorted(poisoned)
     for offset, note in zip(sorted(poisoned), notes, strict=True):
         assert f"offset {offset} of input-0, key b'{keys[offset]}'" in note
     assert outputs(log) == expected_outputs(good_keys)
@@ -187,7 +188,7 @@ def test_unreadable_records_of_a_batch_are_left_out_and_the_function_gets_the_ot
         assert task.run(commit=True) == 11
         assert (task.metrics.skipped_total, task.metrics.dead_letter_total) == (6, 5)
     letters = list(log.read(DEAD))
-    assert [int(dict(letter.headers)["__streams.errors.offset"]) for letter in letters] == sorted(unreadable)
+    assert [int(header_of(letter, "__streams.errors.offset")) for letter in letters] == sorted(unreadable)
     assert letters[0][1:3] == (b"a", b"short")
     assert [offsets for offsets in seen if 7 not in offsets] == [[0], [1, 3], [4], [8]]
 

@@ -30,6 +30,7 @@ from stores.tasks.directory.store_places import SWAP_END, beside, is_streams_sto
 from stores.tasks.stores import earlier_store, log_follower, log_format, store_format
 from stores.tests.files import test_format as formats
 from stores.tests.forked_call import call_until_killed
+from stores.tests.snapshots.test_kills import FAILPOINTS as KILLS_OF_SNAPSHOTS
 from stores.tests.tasks.directory import test_layout_change as layouts
 from stores.tests.tasks.directory import test_state_directory as directories
 from stores.tests.tasks.directory.relocating import (
@@ -448,9 +449,9 @@ def test_a_kill_leaves_what_was_there_or_what_is_new_and_the_next_opening_comple
 
 
 def test_every_failpoint_of_a_change_of_stores_or_folders_is_tried() -> None:
-    own = ("stores.tasks.directory.", "stores.tasks.stores.", "stores.files.")
+    own = ("stores.tasks.directory.", "stores.tasks.stores.", "stores.files.", "stores.snapshots.")
     names = [name for name, module in declaring_modules() if module.startswith(own)]
-    failpoints = {case.failpoint for case in CASES}
+    failpoints = {case.failpoint for case in CASES} | KILLS_OF_SNAPSHOTS
     assert {name for name in names if failpoint(name).part is Part.CHANGE} <= failpoints
     for change in REPLACING:
         assert {case.failpoint for case in CASES if case.change == change} >= {*replacement.FAILPOINTS}

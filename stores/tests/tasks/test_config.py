@@ -12,7 +12,9 @@ from stores.config import StoreConfig
 from stores.errors import ConfigError
 from stores.interface import IsolationLevel, ProcessingGuarantee
 from stores.registry import backend_named, backends
+from stores.snapshots import Snapshots
 from stores.tasks import TaskConfig
+from stores.tests.changelog.files import object_store
 from stores.tests.tasks.setup import AT_LEAST_ONCE, DIRECT, EXACTLY_ONCE, INDEXED, INPUT, MEMORY, TASK, count, feed
 
 NEEDED = {"application.id": "app", "state.dir": "state"}
@@ -101,6 +103,40 @@ def test_one_switch_decides_for_all_stores_whether_uncommitted_writes_are_kept_a
             else:
                 with pytest.raises(ConfigError):
                     config.stores({"a": config.store, "own": StoreConfig(name)})
+
+
+def test_properties_of_snapshots_make_one_setting(tmp_path: Path) -> None:
+    assert TaskConfig.from_properties(NEEDED).snapshots is None
+    properties: dict[str, Any] = {"snapshot.dir": str(tmp_path), "snapshot.interval.ms": "5000", "snapshot.keep": 3}
+    properties |= NEEDED
+    assert TaskConfig.from_properties(properties).snapshots == Snapshots(str(tmp_path), interval_ms=5_000, keep=3)
+    properties |= {"snapshot.cpu.share": "0.25"}
+    assert TaskConfig.from_properties(properties).snapshots == Snapshots(
+        str(tmp_path), interval_ms=5_000, keep=3, cpu_share=0.25
+    )
+    assert TaskConfig.from_properties({**NEEDED, "snapshot.dir": "x"}).snapshots == Snapshots("x")
+    put = f"{object_store.__name__}:put_if_absent"
+    config = TaskConfig.from_properties({**NEEDED, "snapshot.dir": str(tmp_path), "snapshot.put.if.absent": put})
+    assert config.snapshots == Snapshots(str(tmp_path), object_store.put_if_absent)
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"snapshot.keep": 2},
+        {"snapshot.dir": ""},
+        {"snapshot.dir": "x", "snapshot.keep": 0},
+        {"snapshot.dir": "x", "snapshot.interval.ms": -1},
+        *({"snapshot.dir": "x", "snapshot.cpu.share": share} for share in ("0", "-1", "nan", "inf", "much")),
+        {"snapshot.dir": "x", "snapshot.interval.ms": "soon"},
+        {"snapshot.dir": "unknown://host/x"},
+        {"snapshot.put.if.absent": "os.path:join"},
+        *({"snapshot.dir": "x", "snapshot.put.if.absent": name} for name in ("os", ":x", "os:none", "missing_one:x")),
+    ],
+)
+def test_properties_of_snapshots_that_do_not_fit_are_refused(properties: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        TaskConfig.from_properties({**NEEDED, **properties})
 
 
 @pytest.mark.parametrize(

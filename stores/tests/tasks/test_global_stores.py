@@ -24,9 +24,19 @@ from stores.errors import (
     StoreTooNewError,
 )
 from stores.interface import PositionBound
-from stores.records import BYTES, INT64, STR, KeyValue, TimestampedKeyValue, ValueAndTimestamp, Window
+from stores.records import (
+    BYTES,
+    INT64,
+    STR,
+    KeyValue,
+    TimestampedKeyValue,
+    TimestampedKeyValueWithHeaders,
+    ValueAndTimestamp,
+    Window,
+)
 from stores.settings import Upgrade
-from stores.tasks import DeadLetterTopic, GlobalStore, GlobalStores, TaskContext, global_copy, global_stores
+from stores.tasks import DeadLetterTopic, GlobalStore, GlobalStores, TaskContext, global_stores
+from stores.tasks.stores import log_follower
 from stores.tasks.stores.log_format import version_headers
 from stores.tests.forked_call import call_until_killed
 from stores.tests.tasks.global_topic import (
@@ -166,18 +176,20 @@ def test_a_function_gets_the_view_of_a_global_store_by_its_description(log: Memo
     assert outputs(log) == [(b"0", model(PRICES)[b"0-0"])]
 
 
-def test_values_are_typed_and_have_the_times_of_their_records(log: MemoryChangelog, tmp_path: Path) -> None:
+def test_values_are_typed_and_have_the_times_and_headers_of_their_records(log: MemoryChangelog, tmp_path: Path) -> None:
     log.create_topic(TOPIC)
     with log.producer() as producer:
-        producer.send(partition(0), b"a", INT64.serialize(7), 41)
+        producer.send(partition(0), b"a", INT64.serialize(7), 41, (("trace", b"x"), ("none", None)))
         producer.flush()
     timed = TimestampedKeyValue(key=STR, value=INT64, name="timed")
     described = {
         "timed": GlobalStore(TOPIC, timed),
+        "headed": GlobalStore(TOPIC, TimestampedKeyValueWithHeaders(key=STR, value=INT64)),
         "plain": GlobalStore(TOPIC, KeyValue(key=STR, value=INT64)),
     }
     with GlobalStores(tmp_path, log, described) as stores:
         assert stores.view("timed").get("a") == stores.view(timed).get("a") == ValueAndTimestamp(7, 41)
+        assert stores.view("headed").get("a") == (7, 41, (("trace", b"x"), ("none", None)))
         assert stores.view("plain").get("a") == 7
         assert stores.view("plain", PositionBound({partition(0): 0})).position() == {partition(0): 0}
 
@@ -276,7 +288,7 @@ def test_what_was_read_before_an_error_is_in_no_later_commit(log: MemoryChangelo
 def test_a_commit_has_few_records_if_they_are_large(
     log: MemoryChangelog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(global_copy, "COMMIT_BYTES_MAX", 100)
+    monkeypatch.setattr(log_follower, "PIECE_BYTES_MAX", 100)
     say(log, [])
     with stores_over(log, tmp_path) as stores:
         messages = [(number % 2, b"%d" % number, b"x" * 60) for number in range(8)]
@@ -341,7 +353,11 @@ def test_an_exception_of_the_progress_ends_the_opening(log: MemoryChangelog, tmp
         lambda: GlobalStore(TOPIC, StoreConfig(upgrade=Upgrade(1, lambda record, version: []))),
         lambda: GlobalStore("a b"),
         lambda: GlobalStore(TOPIC, on_deserialization_error="ignore"),
-        lambda: GlobalStore(TOPIC, on_deserialization_error=cast("Any", DeadLetterTopic("dead"))),
+        lambda: GlobalStore(TOPIC, on_deserialization_error=DeadLetterTopic(TOPIC)),
+        lambda: GlobalStores(
+            "state", MemoryChangelog(), {"a": GlobalStore(TOPIC, on_deserialization_error=DeadLetterTopic("dead"))}
+        ),
+        lambda: GlobalStores("state", MemoryChangelog(), {}, application_id="a/b"),
         lambda: GlobalStores("state", MemoryChangelog(), {"a/b": GlobalStore(TOPIC)}),
     ],
 )

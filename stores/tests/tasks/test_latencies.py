@@ -11,7 +11,7 @@ from stores.changelog import MemoryChangelog, Record
 from stores.config import StoreConfig
 from stores.errors import ConfigError
 from stores.metrics import LATENCY_BOUNDS_S
-from stores.records import BYTES, INT64, Session, TimestampedKeyValue, Window, Windowed
+from stores.records import BYTES, INT64, Session, TimestampedKeyValue, Versioned, Window, Windowed
 from stores.tasks import StreamTask, TaskConfig, TaskContext
 from stores.tasks.stores.store_metrics import LatencyHistograms, RecordingLevel
 from stores.tests.tasks.setup import MEMORY, Crash, feed, single
@@ -89,6 +89,11 @@ def test_a_call_that_raises_is_counted_and_its_error_reaches_the_function(tmp_pa
 def test_typed_stores_of_every_kind_are_measured(tmp_path: Path, log: MemoryChangelog) -> None:
     def process(record: Record, context: TaskContext) -> None:
         values, windows, sessions = context.store("values"), context.store("windows"), context.store("sessions")
+        versions = context.store("versions")
+        versions.put(b"k", 1, 5)
+        assert versions.get(b"k", 7) == (1, 5)
+        assert len(list(versions.get_versions(b"k"))) == 1
+        versions.delete(b"k", 9)
         values.put(b"k", 1, 5)
         assert values.get(b"k").value == 1
         assert len(list(values.all())) == 1
@@ -103,6 +108,7 @@ def test_typed_stores_of_every_kind_are_measured(tmp_path: Path, log: MemoryChan
 
     kinds = {
         "values": TimestampedKeyValue(key=BYTES, value=INT64),
+        "versions": Versioned(key=BYTES, value=INT64, history_retention_ms=1_000),
         "windows": Window(key=BYTES, value=INT64, size_ms=10, retention_ms=1_000),
         "sessions": Session(key=BYTES, value=INT64, retention_ms=1_000),
     }
@@ -111,6 +117,7 @@ def test_typed_stores_of_every_kind_are_measured(tmp_path: Path, log: MemoryChan
     with single(tmp_path, log, process, stores=stores, recording_level="DEBUG") as task:
         task.run(commit=True)
         assert totals(task, "values") == {"get": 1, "put": 1, "scan": 1, "commit": 1}
+        assert totals(task, "versions") == {"get": 1, "put": 2, "scan": 1, "commit": 1}
         assert totals(task, "windows") == {"get": 1, "put": 1, "scan": 2, "commit": 1}
         assert totals(task, "sessions") == {"get": 1, "put": 2, "scan": 1, "commit": 1}
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from threading import Barrier, Thread
@@ -20,6 +21,7 @@ from stores.changelog import MemoryChangelog, Record
 from stores.config import StoreConfig
 from stores.errors import ConfigError, ProducerFencedError, StoreError
 from stores.interface import IsolationLevel, TopicPartition
+from stores.memory_limit import LEAST_BYTES, parts_of
 from stores.metrics import EarlyCommitCause
 from stores.tasks import NO_INTERVAL, MemoryBudget, StreamTask, TaskContext, TaskId
 from stores.tasks.context import ProcessFunction
@@ -105,6 +107,14 @@ def early(task: StreamTask) -> tuple[int, int]:
     """Return the commits because the limit was exceeded, and because it would have been."""
     totals = task.metrics.early_commit_total
     return totals[EarlyCommitCause.EXCEEDED], totals[EarlyCommitCause.PREDICTED]
+
+
+def test_a_task_keeps_to_the_part_of_a_limit_on_all_memory_that_is_for_uncommitted_writes(
+    tmp_path: Path, log: MemoryChangelog
+) -> None:
+    stores = {"s": StoreConfig(MEMORY, memory_max_bytes=LEAST_BYTES)}
+    with closing(single(tmp_path, log, stage, stores=stores)) as task:
+        assert task._memory.max_bytes == parts_of(LEAST_BYTES).staged_bytes
 
 
 def test_the_limit_is_64_mib_unless_another_one_is_given() -> None:

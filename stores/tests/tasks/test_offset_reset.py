@@ -6,17 +6,21 @@ Source: Kafka, ``auto.offset.reset``.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
-from stores.changelog import Changelog
+from stores.changelog import Changelog, MemoryChangelog, SqliteChangelog
+from stores.changelog.kafka import KafkaChangelog
 from stores.errors import ConfigError, OffsetOutOfRangeError
 from stores.interface import TopicPartition
 from stores.tasks import ProcessingGuarantee, StreamTask, TaskConfig
 from stores.tasks.offset_reset import OffsetReset
+from stores.tests.kafka.fresh import DEADLINE_S, fresh_changelog
 from stores.tests.tasks.setup import (
     AT_LEAST_ONCE,
     EXACTLY_ONCE,
@@ -192,6 +196,148 @@ def test_a_topic_that_was_replaced_by_a_shorter_one_follows_the_setting(tmp_path
         task.run()
     with resetting(tmp_path / "new", log, "earliest") as task:
         assert task.run(commit=True) == 3
+
+
+def forget_offsets(log: Changelog) -> None:
+    """Let the log forget the offsets of the group, as brokers do with those of a group without members."""
+    if isinstance(log, MemoryChangelog):
+        del log._groups["app"]
+    elif isinstance(log, SqliteChangelog):
+        with log._file.write() as writer:
+            writer.execute("delete from group_offset where consumer_group = 'app'")
+    else:
+        admin = admin_of(log)
+        admin.delete_consumer_groups(["app"])["app"].result(DEADLINE_S)
+
+
+def admin_of(log: Changelog) -> AdminClient:
+    assert isinstance(log, KafkaChangelog)
+    return AdminClient({"bootstrap.servers": log._cluster.settings.servers})
+
+
+@over_each_changelog
+@pytest.mark.parametrize("backend", [INDEXED, "rocksdb-dual-store", "lmdb-native", "sqlite-indexed-batch"])
+@pytest.mark.parametrize("reset", [None, "none"])
+def test_a_task_whose_committed_offset_was_forgotten_does_not_process_its_input_again(
+    tmp_path: Path, log: Changelog, backend: str, reset: str | None
+) -> None:
+    feed(log, KEYS)
+    with counting_task(tmp_path, log, backend) as task:
+        task.run(4, commit=True)
+    forget_offsets(log)
+    with pytest.raises(OffsetOutOfRangeError) as error:
+        counting_task(tmp_path, log, backend, auto_offset_reset=reset).open()
+    assert all(part in str(error.value) for part in ("input-0", "offset 3", "0 to 10", "auto.offset.reset"))
+    with counting_task(tmp_path, log, backend, auto_offset_reset="latest") as task:
+        assert state(task, "left") == expected_state(KEYS[:4])
+
+
+@over_each_changelog
+@pytest.mark.parametrize(("reset", "processed"), [("earliest", KEYS), ("latest", [])])
+def test_a_task_whose_committed_offset_was_forgotten_continues_where_the_setting_says(
+    tmp_path: Path, log: Changelog, reset: str, processed: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    feed(log, KEYS)
+    with resetting(tmp_path, log, None) as task:
+        task.run(4, commit=True)
+    forget_offsets(log)
+    with caplog.at_level(logging.WARNING), resetting(tmp_path, log, reset) as task:
+        assert task.run(commit=True) == len(processed)
+        assert state(task, "left") == expected_state([*KEYS[:4], *processed])
+    assert "offset 3" in caplog.text
+    assert log.committed_offsets("app", [INPUT]) == {INPUT: 10}
+    with resetting(tmp_path, log, None) as task:
+        assert task.run() == 0
+
+
+@over_each_changelog
+def test_the_start_that_was_chosen_is_committed_and_stays_after_a_rollback(tmp_path: Path, log: Changelog) -> None:
+    feed(log, KEYS)
+    with resetting(tmp_path, log, None) as task:
+        task.run(4, commit=True)
+    forget_offsets(log)
+    log.truncate(INPUT, 2)
+    task = resetting(tmp_path, log, "earliest", process=raising_at({5}))
+    task.open()
+    for _ in range(2):
+        with pytest.raises(Crash):
+            task.run()
+        assert task.input_offsets() == {INPUT: 2}
+    task.close()
+    with resetting(tmp_path, log, None) as task:
+        assert task.input_offsets() == {INPUT: 2}
+
+
+@over_each_changelog
+def test_at_least_once_a_store_may_have_processed_input_without_a_committed_offset(
+    tmp_path: Path, log: Changelog
+) -> None:
+    """As after a kill between the commit of the store and that of the offset: the input comes again."""
+    feed(log, KEYS)
+    with resetting(tmp_path, log, None, guarantee=AT_LEAST_ONCE) as task:
+        task.run(4, commit=True)
+    forget_offsets(log)
+    with resetting(tmp_path, log, None, guarantee=AT_LEAST_ONCE) as task:
+        assert task.run(commit=True) == len(KEYS)
+
+
+def test_an_input_that_is_new_to_the_task_begins_at_its_first_offset(tmp_path: Path, log: MemoryChangelog) -> None:
+    feed(log, KEYS)
+    with resetting(tmp_path, log, None) as task:
+        task.run(commit=True)
+    new = TopicPartition("new", 0)
+    log.create_topic("new")
+    with log.producer() as producer:
+        producer.send(new, b"1", b"x")
+        producer.flush()
+    with resetting(tmp_path, log, None, inputs=[INPUT, new]) as task:
+        assert task.input_offsets() == {INPUT: 10, new: 0}
+        assert task.run(commit=True) == 1
+
+
+@over_each_changelog
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_a_task_without_input_commits_its_offsets_again_so_that_brokers_keep_them(
+    tmp_path: Path, log: Changelog, guarantee: ProcessingGuarantee, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed(log, KEYS)
+    with resetting(tmp_path, log, None, guarantee=guarantee) as task:
+        task.run(commit=True)
+        forget_offsets(log)
+        task.run(commit=True)
+        assert log.committed_offsets("app", [INPUT]) == {}
+        monkeypatch.setattr(task._transaction, "_renewal_at_s", time.monotonic())
+        for _ in range(2):
+            task.run(commit=True)
+            assert log.committed_offsets("app", [INPUT]) == {INPUT: 10}
+        assert 600 < task._transaction._renewal_at_s - time.monotonic() <= 3_600
+        assert task.metrics.commit_total == 2
+        assert task.metrics.process_total == len(KEYS)
+
+
+@pytest.mark.kafka
+def test_an_input_topic_that_was_deleted_and_created_again_is_not_processed_again(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Brokers drop the committed offsets of a deleted topic, whatever the new one has."""
+    with fresh_changelog(request.getfixturevalue("broker")) as log:
+        feed(log, KEYS[:4])
+        with resetting(tmp_path, log, None) as task:
+            task.run(commit=True)
+        former = log.topic_id("input")
+        admin = admin_of(log)
+        admin.delete_topics(["input"])["input"].result(DEADLINE_S)
+        deadline = time.monotonic() + DEADLINE_S
+        while "input" in log.topics() or log.committed_offsets("app", [INPUT]):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        feed(log, KEYS)
+        assert log.topic_id("input") != former
+        with pytest.raises(OffsetOutOfRangeError):
+            resetting(tmp_path, log, None).open()
+        with resetting(tmp_path, log, "earliest") as task:
+            assert task.run(commit=True) == len(KEYS)
+            assert state(task, "left") == expected_state([*KEYS[:4], *KEYS])
 
 
 def test_an_input_that_loses_each_record_before_it_is_read_ends_in_an_error_and_no_endless_loop(

@@ -13,7 +13,7 @@ import pytest
 from stores.changelog import MemoryChangelog, Record
 from stores.config import StoreConfig
 from stores.errors import ChangelogError, CommitFailedError, ConfigError, StoreUnavailableError
-from stores.records import INT64, JSON, STR, Session, TimestampedKeyValue, Window, Windowed
+from stores.records import INT64, JSON, STR, Session, TimestampedKeyValue, Versioned, Window, Windowed
 from stores.registry import backends
 from stores.strategies.store import Store
 from stores.tasks import DeadLetterTopic, PunctuationType, TaskContext
@@ -221,6 +221,11 @@ def test_every_kind_of_write_of_a_failed_record_is_undone(
             TimestampedKeyValue(key=STR, value=JSON, ttl_ms=1_000),
             lambda store, key, time: store.put(key, time, time),
             lambda view: dict(view.all()),
+        ),
+        (
+            Versioned(key=STR, value=INT64, history_retention_ms=1_000),
+            lambda store, key, time: store.put(key, time, time),
+            lambda view: {key: list(view.get_versions(key)) for key in ("a", "b")},
         ),
         (
             Window(key=STR, value=INT64, size_ms=10, retention_ms=1_000),

@@ -27,6 +27,8 @@ in_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads how much me
         ("lmdb-indexed-batch", {"uncommitted_max_bytes": 1000}, 1000),
         ("sqlite-indexed-batch", {}, 64 * MIB),
         ("rocksdb-indexed-batch", {"uncommitted_max_bytes": 96 * MIB}, 96 * MIB),
+        ("rocksdb-indexed-batch", {"memory_max_bytes": 96 * MIB}, 4 * MIB),
+        ("rocksdb-dual-store", {"uncommitted_max_bytes": -1, "memory_max_bytes": 96 * MIB}, 4 * MIB),
         ("lmdb-indexed-batch", {"uncommitted_max_bytes": -1, "options": {"staging_buffer_bytes": 5000}}, 5000),
     ],
 )

@@ -282,8 +282,10 @@ def test_a_store_in_memory_does_not_follow(tmp_path: Path, log: MemoryChangelog)
         assert kept(copy) == {}
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if "window" in kind or "session" in kind])
-def test_the_standby_of_a_window_or_session_store_drops_what_has_expired(
+@pytest.mark.parametrize(
+    "kind", [kind for kind in KINDS if "window" in kind or "session" in kind or kind in ("versioned", "headers")]
+)
+def test_the_standby_of_a_typed_store_has_what_the_store_has_and_drops_what_has_expired(
     tmp_path: Path, log: MemoryChangelog, kind: str
 ) -> None:
     feed_times(log, range(600))

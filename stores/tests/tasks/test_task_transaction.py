@@ -18,7 +18,7 @@ from stores.tasks.timing import SystemClock, Timing
 from stores.tests.tasks.setup import INPUT, TASK, feed
 
 COMMITTED = ["before_commit", "finish_logs", "send_stream_times", "commit", "begin"]
-AFTERWARDS = ["compact_logs", "upgrade_step", "swap_upgraded"]
+AFTERWARDS = ["compact_logs", "upgrade_step", "swap_upgraded", "take_snapshots"]
 
 
 class NoStores(StoreGroup):
@@ -36,6 +36,9 @@ class NoStores(StoreGroup):
         self.calls.append(name)
         if self.errors.get(name):
             raise self.errors[name].pop(0)
+
+    def position(self) -> Position:
+        return {}
 
     def begin(self) -> None:
         self._called("begin")
@@ -60,6 +63,9 @@ class NoStores(StoreGroup):
 
     def swap_upgraded(self, position: Position) -> None:
         self._called("swap_upgraded")
+
+    def take_snapshots(self) -> None:
+        self._called("take_snapshots")
 
     def rollback(self) -> None:
         self._called("rollback")

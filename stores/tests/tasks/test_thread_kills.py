@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from stores.changelog import SqliteChangelog
+from stores.errors import OffsetOutOfRangeError
 from stores.tasks.task_transaction import TaskTransaction
 from stores.tests.forked_call import WITHIN_PUT_MANY, call_until_killed
 from stores.tests.tasks.sharing import ROUND, check_exactly_once, feed_both, offsets, sharing_tasks, work
@@ -85,12 +86,17 @@ def work_without_the_offsets_of_one(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "failpoint"),
-    [(work_with_stores_first, "changelog.before_commit"), (work_without_the_offsets_of_one, "task.between_tasks")],
+    ("broken", "failpoint", "found"),
+    [
+        (work_with_stores_first, "changelog.before_commit", AssertionError),
+        (work_without_the_offsets_of_one, "task.between_tasks", OffsetOutOfRangeError),
+    ],
 )
-def test_a_wrong_order_and_offsets_left_out_are_found(tmp_path: Path, broken: object, failpoint: str) -> None:
+def test_a_wrong_order_and_offsets_left_out_are_found(
+    tmp_path: Path, broken: object, failpoint: str, found: type[Exception]
+) -> None:
     prepared(tmp_path)
     assert callable(broken)
     assert call_until_killed(broken, tmp_path, failpoint, 2)
-    with SqliteChangelog(tmp_path / "log.sqlite") as log, pytest.raises(AssertionError):
+    with SqliteChangelog(tmp_path / "log.sqlite") as log, pytest.raises(found):
         check_exactly_once(tmp_path, log)

@@ -31,7 +31,7 @@ from stores.tasks import (
     Topic,
 )
 from stores.tasks.context import OutputPartitioner
-from stores.tests.tasks.setup import DEAD, INPUT, OUTPUT, Crash, outputs, over_each_changelog, single, state
+from stores.tests.tasks.setup import DEAD, INPUT, OUTPUT, Crash, header_of, outputs, over_each_changelog, single, state
 
 
 class Order(msgspec.Struct):
@@ -262,9 +262,9 @@ def test_unreadable_records_and_those_whose_function_fails_have_a_choice_each(
     [failed] = log.read(TopicPartition("failed", 0))
     for letter, value in ((unreadable, b"{"), (failed, b'{"cents":-1}')):
         assert (letter.key, letter.value, letter.timestamp_ms, letter.headers[0]) == (b"ann", value, 7, headers[0])
-    exceptions = [dict(letter.headers)["__streams.errors.exception"] for letter in (unreadable, failed)]
+    exceptions = [header_of(letter, "__streams.errors.exception") for letter in (unreadable, failed)]
     assert exceptions[0] == b"stores.errors.DeserializationError"
-    assert b"offset 0 of input-0" in dict(unreadable.headers)["__streams.errors.stacktrace"]
+    assert b"offset 0 of input-0" in header_of(unreadable, "__streams.errors.stacktrace")
     assert exceptions[1].endswith(b".Crash")
     assert outputs(log) == [(b"ann", INT64.serialize(2))]
 

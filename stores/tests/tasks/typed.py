@@ -12,7 +12,18 @@ from stores import failpoints
 from stores.changelog import Changelog, Record, SqliteChangelog
 from stores.config import StoreConfig
 from stores.interface import Durability, IsolationLevel, TopicPartition
-from stores.records import BYTES, INT64, KeyValue, Session, TimestampedKeyValue, Window, Windowed
+from stores.records import (
+    BYTES,
+    INT64,
+    KeyValue,
+    Session,
+    TimestampedKeyValue,
+    TimestampedKeyValueWithHeaders,
+    ValueTimestampHeaders,
+    Versioned,
+    Window,
+    Windowed,
+)
 from stores.records.record_kind import RecordKind
 from stores.registry import backend_named, open_store
 from stores.strategies.store import Store
@@ -25,6 +36,8 @@ _WINDOWS: Mapping[str, Any] = {"key": BYTES, "value": INT64, "retention_ms": RET
 KINDS: Mapping[str, RecordKind] = {
     "key-value": KeyValue(key=BYTES, value=INT64),
     "timestamped": TimestampedKeyValue(key=BYTES, value=INT64),
+    "headers": TimestampedKeyValueWithHeaders(key=BYTES, value=INT64),
+    "versioned": Versioned(key=BYTES, value=INT64, history_retention_ms=RETENTION_MS),
     "window": Window(size_ms=SIZE_MS, **_WINDOWS),
     "timestamped-window": Window(size_ms=SIZE_MS, timestamped=True, **_WINDOWS),
     "duplicates": Window(size_ms=SIZE_MS, retain_duplicates=True, **_WINDOWS),
@@ -39,6 +52,11 @@ def sent(number: int) -> tuple[bytes, int]:
     return b"%d" % (number % 4), 5_000 + number * 7 + (number % 3) * 150
 
 
+def headers_of(number: int) -> tuple[tuple[str, bytes | None], ...]:
+    """The headers with which record ``number`` is written, if the kind has some; none for each third one."""
+    return (("number", b"%d" % number), ("none", None)) if number % 3 else ()
+
+
 def expected_values(numbers: Iterable[int]) -> list[int]:
     return sorted(numbers)
 
@@ -50,7 +68,9 @@ def write(kind: str, record: Record, context: TaskContext, name: str = "s") -> N
         store.put(b"%b-%d" % (key, record.offset), record.offset)
     elif kind == "timestamped":
         store.put(b"%b-%d" % (key, record.offset), record.offset, time_ms)
-    elif kind in ("window", "duplicates"):
+    elif kind == "headers":
+        store.put(b"%b-%d" % (key, record.offset), record.offset, time_ms, headers_of(record.offset))
+    elif kind in ("versioned", "window", "duplicates"):
         store.put(key, record.offset, time_ms)
     elif kind == "timestamped-window":
         store.put(key, record.offset, time_ms, time_ms + 1)
@@ -101,9 +121,9 @@ def typed_task(folder: Path, log: Changelog, kind: str, backend: str = MEMORY, *
 def values(
     task: StreamTask, kind: str, level: IsolationLevel = IsolationLevel.READ_COMMITTED, name: str = "s"
 ) -> list[int]:
-    """The values that the typed store shows, in order."""
+    """The values that the typed store shows, in order. Their headers are those of ``headers_of``."""
     view = task.store(name, level)
-    if kind in ("key-value", "timestamped"):
+    if kind in ("key-value", "timestamped", "headers"):
         with view.all() as pairs:
             contents = [value for _, value in pairs]
     elif "session" in kind:
@@ -111,9 +131,16 @@ def values(
         for key in (b"0", b"1", b"2", b"3"):
             with view.fetch(key) as found:
                 contents.extend(value for _, value in found)
+    elif kind == "versioned":
+        contents = []
+        for key in (b"0", b"1", b"2", b"3"):
+            with view.get_versions(key) as found:
+                contents.extend(record.value for record in found)
     else:
         with view.all() as found:
             contents = [value for _, value in found]
+    for value in contents:
+        assert not isinstance(value, ValueTimestampHeaders) or value.headers == headers_of(value.value)
     return sorted(value if isinstance(value, int) else value.value for value in contents)
 
 

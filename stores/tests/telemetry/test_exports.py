@@ -116,7 +116,7 @@ def test_without_an_sdk_nothing_is_read(registry: MetricsRegistry, monkeypatch: 
 
 def scrape(endpoint: PrometheusEndpoint) -> tuple[Series, dict[str, str]]:
     """Values, and types of the families, of one scrape."""
-    with urlopen(f"http://127.0.0.1:{endpoint.port}/metrics", timeout=5) as answer:
+    with urlopen(f"http://127.0.0.1:{endpoint.port}/metrics", timeout=600) as answer:
         return parsed(answer.read())
 
 

@@ -7,7 +7,7 @@ import sys
 from threading import Event
 
 from stores.changelog import Record
-from stores.tasks import Batch, GlobalStore, TaskContext
+from stores.tasks import Batch, DeadLetterTopic, GlobalStore, TaskContext
 from stores.worker import Application, Processor
 
 PARTITIONS = 4
@@ -67,6 +67,12 @@ priced = Application(
     Processor(["words"], price),
     topics={"words": PARTITIONS, "counted": PARTITIONS, "prices": 2},
     global_stores={"prices": GlobalStore("prices")},
+)
+lettered = Application(
+    NAME,
+    Processor(["words"], price),
+    topics={"words": PARTITIONS, "counted": PARTITIONS, "prices": 2, "dead": 1},
+    global_stores={"prices": GlobalStore("prices", on_deserialization_error=DeadLetterTopic("dead"))},
 )
 unpriced = Application(NAME, Processor(["words"], price), global_stores={"prices": GlobalStore("prises")})
 stalled = Application(NAME, Processor(["words"], stall, {"counts": None}))

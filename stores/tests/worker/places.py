@@ -96,19 +96,16 @@ class EmbeddedPlace(Place):
 
 
 class KafkaPlace(Place):
-    """A broker."""
+    """A broker. With ``brokers_assign`` the members of the group have the protocol ``consumer`` (KIP-848)."""
 
-    def __init__(self, folder: Path, address: str) -> None:
+    def __init__(self, folder: Path, address: str, *, brokers_assign: bool = False) -> None:
         super().__init__(folder)
         self._address = address
+        # A member learns of a rebalance by its heartbeat. The test broker has the same times for the other protocol.
+        self._protocol = {"group.protocol": "consumer"} if brokers_assign else {"heartbeat.interval.ms": "300"}
 
     def properties(self) -> dict[str, str]:
-        # A member learns of a rebalance by its heartbeat.
-        return {
-            "bootstrap.servers": self._address,
-            "session.timeout.ms": "10000",
-            "heartbeat.interval.ms": "300",
-        }
+        return {"bootstrap.servers": self._address, "session.timeout.ms": "10000", **self._protocol}
 
     def open(self) -> KafkaChangelog:
         return KafkaChangelog({"bootstrap.servers": self._address}, timeout_s=DEADLINE_S)

@@ -179,12 +179,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=3.0, help="the time between two restarts")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--property", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--property", action="append", default=[], metavar="NAME=VALUE", help="of the workers")
+    parser.add_argument("--broker", action="append", default=[], metavar="NAME=VALUE", help="a property of the broker")
     options = parser.parse_args()
     more = dict(each.split("=", 1) for each in options.property)
     with (
         TemporaryDirectory(prefix="rolling-") as folder,
-        Broker(Path(folder, "broker"), FOLDER) as broker,
+        Broker(Path(folder, "broker"), FOLDER, settings="".join(f"{each}\n" for each in options.broker)) as broker,
     ):
         os.environ["APPLICATION_NAME"] = "rolling"
         own = Path(folder, "place")

@@ -84,7 +84,8 @@ class Stage:
         me = object()
         partition = TopicPartition("words", task_id.partition)
 
-        def open_task() -> None:
+        def open_task(copy: object) -> None:
+            assert copy is None, "no thread keeps a standby copy here"
             assert task_id not in self.open, "it would wait for the lock of the folder"
             self.open[task_id] = me
             self._during("lock", task_id)

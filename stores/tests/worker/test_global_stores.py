@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,7 +22,7 @@ from stores.tests.worker import counting_app
 from stores.tests.worker.places import EmbeddedPlace, Place
 from stores.tests.worker.queries.asking import ask
 from stores.tests.worker.worker_process import WorkerProcess
-from stores.tests.worker.worker_thread import await_counted
+from stores.tests.worker.worker_thread import await_counted, await_true
 from stores.worker import Application, Processor, Worker, stream_thread
 from stores.worker.__main__ import FAILED, REFUSED
 from stores.worker.stream_thread import GlobalThread
@@ -147,13 +146,6 @@ class Stores(GlobalStores):
         self.closed.set()
 
 
-def await_true(holds: Any) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_a_changelog_that_does_not_answer_costs_time_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_thread, "FOLLOW_S", 0.01)
     stores = Stores(tmp_path, [ChangelogTimeoutError("no answer") for _ in range(3)])
@@ -206,6 +198,40 @@ def test_a_record_that_a_store_cannot_have_ends_the_worker_after_its_tasks_have_
         assert "4000" in worker.errors
         assert "Traceback" not in worker.errors
     assert embedded.counted() == [("a", 1)]
+
+
+def test_records_that_the_store_cannot_have_are_dead_letters_once_however_many_workers_read_them(place: Place) -> None:
+    """LMDB's keys have an upper bound, and no store has an empty one."""
+    settings = {**place.properties(), "store.backend": "lmdb"}
+    lettered = f"{MODULE}:lettered"
+    set_price(place, "a", 1)
+    set_price(place, "", 2)
+    place.feed(["a"])
+
+    def letters() -> list[bytes | None]:
+        with place.open() as log:
+            return [record.key for record in log.read(TopicPartition("dead", 0))]
+
+    with WorkerProcess(place.folder, "first", settings, application=lettered) as first:
+        first.await_line(r"global stores: lag 0$")
+        other = {**settings, "state.dir": str(place.folder / "other")}
+        with WorkerProcess(place.folder, "second", other, application=lettered) as second:
+            second.await_line(r"global stores: lag 0$")
+            assert letters() == [b""]
+            set_price(place, "b" * 4_000, 3)
+            set_price(place, "", 4)
+            await_true(lambda: len(letters()) == 3)
+            first.kill()
+            set_price(place, "c", 5)
+            place.feed(["c"])
+            place.await_counted(2)
+            assert second.terminate() == 0, second.errors
+    third = {**settings, "state.dir": str(place.folder / "third")}
+    with WorkerProcess(place.folder, "third", third, application=lettered) as worker:
+        worker.await_line(r"global stores: lag 0$")
+        assert worker.terminate() == 0, worker.errors
+    assert sorted(letters(), key=lambda key: len(key or b"")) == [b"", b"", b"b" * 4_000]
+    assert place.counted()[0] == ("a", 1)
 
 
 def test_after_an_error_the_stores_are_open_until_the_tasks_have_ended(
@@ -304,3 +330,18 @@ def test_no_task_begins_before_the_global_stores_have_been_read(
         worker.stop()
         thread.join(DEADLINE_S)
     assert place.counted() == [("bb", 2)]
+
+
+def test_a_worker_takes_snapshots_of_its_global_stores(tmp_path: Path) -> None:
+    place = EmbeddedPlace(tmp_path)
+    set_price(place, "bb", 2)
+    snapshots = {"snapshot.dir": str(tmp_path / "snapshots"), "snapshot.interval.ms": "0"}
+    given = {**place.properties(), **snapshots, "state.dir": str(tmp_path / "state"), "status.interval.ms": "0"}
+    worker = Worker(counting_app.priced, given)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        await_true(lambda: list(tmp_path.glob("snapshots/prices-global/index/*.json")))
+    finally:
+        worker.stop()
+        thread.join(DEADLINE_S)

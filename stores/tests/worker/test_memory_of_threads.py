@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import pytest
 
 from stores.batch.buffer import PAIR_MEMORY_BYTES
+from stores.memory_limit import LEAST_BYTES, PROPERTY, parts_of
 from stores.metrics import EarlyCommitCause
 from stores.tasks.stores.store_log import RECORD_MEMORY_BYTES
 from stores.tests.worker.counting_app import PARTITIONS
@@ -41,6 +42,11 @@ def test_each_thread_has_an_equal_part_of_the_limit_for_all_its_tasks(place: Pla
     with running(place, limited(threads)) as worker:
         assert parts(worker) == [LIMIT // threads] * PARTITIONS
         assert len({id(task._memory) for task in open_tasks(worker)}) == threads
+
+
+def test_threads_share_the_part_of_a_limit_on_all_memory_that_is_for_uncommitted_writes(place: Place) -> None:
+    with running(place, {"num.stream.threads": "2", PROPERTY: f"{LEAST_BYTES}"}) as worker:
+        assert parts(worker) == [parts_of(LEAST_BYTES).staged_bytes // 2] * PARTITIONS
 
 
 def test_the_parts_follow_the_threads_that_have_tasks_when_another_worker_comes_and_goes(place: Place) -> None:

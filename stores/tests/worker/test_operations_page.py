@@ -17,7 +17,8 @@ import yaml  # type: ignore[import-untyped]
 
 import stores
 from stores.changelog import SqliteChangelog
-from stores.changelog.kafka.reader import READ_AHEAD, READ_AHEAD_KIB
+from stores.changelog.kafka.client import READ_AHEAD
+from stores.changelog.kafka.reader import READ_AHEAD_KIB
 from stores.config import UNCOMMITTED_MAX_BYTES
 from stores.interface import TopicPartition
 from stores.records import INT64

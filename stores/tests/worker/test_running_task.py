@@ -28,6 +28,7 @@ class ScriptedTask:
 
     def __init__(self, script: list[tuple[str, Any]]) -> None:
         self.script, self.calls, self.slices = script, list[str](), list[int]()
+        self.copies: list[object] = []
         self.slice = 0
         self.metrics = SimpleNamespace(process_total=7)
 
@@ -39,7 +40,8 @@ class ScriptedTask:
             raise answer
         return answer() if callable(answer) else answer
 
-    def open(self) -> None:
+    def open(self, copy: object = None) -> None:
+        self.copies.append(copy)
         self._next("open")
 
     def run(self, max_records: int, *, only_arrived: bool) -> int:
@@ -75,6 +77,60 @@ def test_an_error_that_passes_is_tried_again_in_the_open_task(
     assert not task.script
     assert running.status.running
     assert running.status.process_total == 7
+
+
+class Copies:
+    """The copy that a task takes, and the calls."""
+
+    def __init__(self, copy: object) -> None:
+        self.copy, self.calls = copy, list[str]()
+
+    def take(self, task_id: TaskId) -> object:
+        self.calls.append("take")
+        copy, self.copy = self.copy, None
+        return copy
+
+    def replaced(self, task_id: TaskId) -> None:
+        self.calls.append("replaced")
+
+
+def with_copy(
+    monkeypatch: pytest.MonkeyPatch, script: list[tuple[str, Any]], copy: object
+) -> tuple[RunningTask, ScriptedTask, Copies]:
+    monkeypatch.setattr(running_task, "PAUSE_S", 0.0)
+    task, copies = ScriptedTask(script), Copies(copy)
+    made: Any = lambda task_id, on_restore: task  # noqa: E731
+    return RunningTask(Assignment(TASK), made, 60.0, copies), task, copies  # type: ignore[arg-type]
+
+
+def test_a_task_opens_with_its_copy_which_answers_queries_until_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = object()
+
+    def opened() -> None:
+        assert copies.calls == ["take"]
+        assert not running.status.running
+
+    running, task, copies = with_copy(monkeypatch, [("open", opened), ("run", 0), ("run", 0)], copy)
+    running.step()
+    assert (task.copies, copies.calls, running.status.running) == ([copy], ["take", "replaced"], True)
+    running.step()
+    assert copies.calls == ["take", "replaced"]
+
+
+def test_a_task_that_fails_to_open_does_not_answer_by_its_copy_and_opens_without_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    script = [("open", ChangelogTimeoutError("t")), ("open", StoreLockedError("l")), ("open", None), ("run", 0)]
+    running, task, copies = with_copy(monkeypatch, script, copy := object())
+    running.step()
+    assert copies.calls == ["take", "replaced"]
+    # One that is handed over late is for the next try.
+    running.step()
+    assert copies.calls == ["take", "replaced", "take"]
+    copies.copy = late = object()
+    running.step()
+    assert task.copies == [copy, None, late]
+    assert copies.calls == ["take", "replaced", "take", "take", "replaced"]
 
 
 def test_a_fenced_task_is_opened_again_as_long_as_it_is_assigned(monkeypatch: pytest.MonkeyPatch) -> None:

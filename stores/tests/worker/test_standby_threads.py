@@ -20,6 +20,7 @@ from stores.errors import (
 )
 from stores.interface import TopicPartition
 from stores.tasks import TaskId
+from stores.tasks.task_resources import OpenCopy
 from stores.worker import standbys
 from stores.worker.standbys import Standbys, standby_partitions
 
@@ -32,6 +33,8 @@ class Copies:
 
     def __init__(self, answers: Iterable[Any] = ()) -> None:
         self.calls: list[tuple[TaskId, str]] = []
+        self.handed: dict[TaskId, Any] = {}
+        """The open stores of the copies that can be handed over."""
         self._answers = list(answers)
 
     def make(self, task_id: TaskId, on_restore: object) -> Any:
@@ -47,6 +50,7 @@ class Copies:
             follow=lambda max_records: call("follow"),
             offsets=lambda: {TopicPartition("log", task_id.partition): 5},
             close=lambda clean=True: call("close" if clean else "close unclean"),
+            hand_over=lambda: self.handed.get(task_id),
         )
         return SimpleNamespace(standby=lambda: copy)
 
@@ -259,6 +263,84 @@ def test_neither_a_claim_nor_the_end_waits_for_an_answer_of_the_group(started: S
         assert copies.of(SECOND) == ["open", "close"]
     finally:
         may_answer.set()
+
+
+class OpenStores(OpenCopy):
+    """The open stores of a copy that was handed over: the number of times that they were closed."""
+
+    def __init__(self) -> None:
+        super().__init__([], [])
+        self.closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def closings(self) -> int:
+        return self.closed
+
+
+@pytest.fixture
+def handed(started: Start) -> tuple[Copies, Standbys, OpenStores]:
+    """The first copy can be handed over."""
+    copies, stores = Copies(), OpenStores()
+    copies.handed[FIRST] = stores
+    thread = started(copies)
+    await_true(lambda: is_following(thread))
+    return copies, thread, stores
+
+
+Handed = tuple[Copies, Standbys, OpenStores]
+
+
+def test_a_claimed_copy_is_handed_over_open_and_its_task_takes_it_once(handed: Handed) -> None:
+    copies, thread, stores = handed
+    assert thread.take(FIRST) is None
+    thread.claim([FIRST])
+    assert [status.task_id for status in thread.status()] == [SECOND]
+    assert thread.take(FIRST) is stores
+    assert thread.take(FIRST) is None
+    thread.replaced(FIRST)
+    thread.replaced(FIRST)
+    thread.unclaim([FIRST])
+    await_true(lambda: is_following(thread))
+    assert copies.of(FIRST) == ["open", "open"]
+    assert not stores.closed
+
+
+def test_a_copy_that_its_task_does_not_take_is_closed_and_opened_again(handed: Handed) -> None:
+    copies, thread, stores = handed
+    thread.claim([FIRST])
+    thread.unclaim([FIRST])
+    await_true(lambda: is_following(thread))
+    assert stores.closed == 1
+    assert thread.take(FIRST) is None
+    assert copies.of(FIRST) == ["open", "open"]
+
+
+def test_a_copy_that_was_handed_over_is_closed_at_the_end(handed: Handed) -> None:
+    _, thread, stores = handed
+    thread.claim([FIRST])
+    assert stores.closings() == 0
+    thread.stop()
+    assert thread.join(DEADLINE_S)
+    assert stores.closings() == 1
+    assert thread.take(FIRST) is None
+
+
+def test_a_task_that_the_group_gives_to_the_worker_gets_its_copy_also_if_the_claim_comes_later(
+    handed: Handed, member: Member
+) -> None:
+    """The look at the members may come first."""
+    copies, thread, stores = handed
+    own, others = (frozenset([TopicPartition("words", number)]) for number in (1, 2))
+    member.peers_now = [Peer("a", "here", own, True), Peer("b", "there", others, False)]
+    await_true(lambda: [status.task_id for status in thread.status()] == [SECOND])
+    await_asked(member)
+    assert not stores.closed
+    thread.claim([FIRST])
+    assert thread.take(FIRST) is stores
+    assert copies.of(FIRST) == ["open"]
+    assert not stores.closed
 
 
 def test_copies_that_are_due_or_claimed_are_needed_whether_they_are_open_or_not(started: Start, member: Member) -> None:

@@ -99,6 +99,27 @@ def test_the_tasks_of_a_killed_worker_continue_with_the_standby_copies(place: Pl
             finish(place, second, FIRST)
 
 
+def test_a_worker_killed_after_it_continued_with_its_copies_loses_and_repeats_nothing(place: Place) -> None:
+    """Its tasks write into the stores that the copies had open: what a kill takes from them is in the changelogs."""
+    place.feed(FIRST)
+    middle = words("middle", 5)
+    with worker(place, "first") as first:
+        place.await_counted(len(FIRST))
+        first.await_line(ALONE)
+        with worker(place, "second") as second:
+            first.await_line(FOLLOWING)
+            second.await_line(FOLLOWING)
+            kill(first)
+            second.await_line(ALONE)
+            assert second.errors.count("continues with the open stores of its standby copy") == 2
+            place.feed(middle)
+            place.await_counted(len(FIRST + middle))
+            kill(second)
+    with worker(place, "second") as third:
+        third.await_line(ALONE)
+        finish(place, third, FIRST + middle)
+
+
 @pytest.mark.parametrize(("dies_at", "tail"), [("changelog.before_commit", 0), ("changelog.after_commit", 10)])
 def test_the_tasks_of_a_worker_killed_in_a_common_commit_continue_with_the_standby_copies(
     place: Place, dies_at: str, tail: int

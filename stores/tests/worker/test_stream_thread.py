@@ -31,7 +31,7 @@ class Tasks:
             self.closes.get(task_id, lambda: None)()
 
         return SimpleNamespace(
-            open=lambda: None,
+            open=lambda copy: None,
             run=lambda records_max, **_: self.runs.get(task_id, lambda: 0)(),
             close=close,
             input_offsets=dict,

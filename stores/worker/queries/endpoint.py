@@ -115,6 +115,7 @@ def routes_of(
         "/stores/<name>/get": queries.get,
         "/stores/<name>/range": queries.range,
         "/stores/<name>/prefix": queries.prefix,
+        "/stores/<name>/versions": queries.versions,
     }
     application = bottle.Bottle()
     for path, query in routes.items():

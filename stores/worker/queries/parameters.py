@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from stores.errors import nearest
-from stores.records import ValueAndTimestamp
+from stores.records import ValueAndTimestamp, ValueTimestampHeaders
 from stores.records.serdes import BytesSerde, Float64Serde, Int64Serde, JsonSerde, Serde, StrSerde
 
 _FIELDS_MAX = 64
@@ -164,10 +164,19 @@ class JsonForms:
         return _shown(self._key, key, self._key_encoding, "key")
 
     def fields(self, value: Any) -> Mapping[str, Any]:
-        """Return the fields of a value in an answer: itself, None for no value, and its timestamp if it has one."""
+        """Return the fields of a value in an answer: itself, None for no value, and its timestamp and headers.
+
+        Only a value of a store that keeps them has these. The contents of headers are bytes in the encoding of values.
+        """
+        if isinstance(value, ValueTimestampHeaders):
+            headers = [{"name": name, "value": self._shown_content(content)} for name, content in value.headers]
+            return {**self.fields(value.value), "timestamp_ms": value.timestamp_ms, "headers": headers}
         if isinstance(value, ValueAndTimestamp):
             return {**self.fields(value.value), "timestamp_ms": value.timestamp_ms}
         return {"value": None if value is None else _shown(self._value, value, self._value_encoding, "value")}
+
+    def _shown_content(self, content: bytes | None) -> str | None:
+        return None if content is None else _text_of(content, self._value_encoding, "value")
 
     def _parsed(self, name: str, text: str) -> Any:
         key = self._key

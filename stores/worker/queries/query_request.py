@@ -11,7 +11,8 @@ from stores.changelog.partitioners import Partitioner
 from stores.config import StoreConfig
 from stores.contract.arguments import TIME_BOUND_MS
 from stores.interface import IsolationLevel, Position, PositionBound, TopicPartition
-from stores.records import BYTES, KeyValue, RecordKind, Serde, Session, TimestampedKeyValue, Window
+from stores.records import BYTES, KeyValue, RecordKind, Serde, Session, Versioned, Window
+from stores.records.timestamped import TimestampedKind
 from stores.tasks.identifier import TaskId
 from stores.worker.queries.parameters import (
     KEY_ENCODING,
@@ -188,12 +189,23 @@ class Reads(ABC):
         """Return the value of a key, or None."""
 
     @abstractmethod
-    def range(self, view: Any, start: Any, end: Any, parameters: Parameters, forms: JsonForms) -> Scanned:
-        """Scan the keys from ``start`` to ``end``, both included; None leaves an end open."""
+    def range(
+        self, view: Any, start: Any, end: Any, parameters: Parameters, forms: JsonForms, *, descending: bool
+    ) -> Scanned:
+        """Scan the keys from ``start`` to ``end``, both included; None leaves an end open.
 
-    def prefix(self, view: Any, prefix: Any, after: Place | None, forms: JsonForms) -> Scanned:
+        ``start`` is the smaller end, also of a scan in ``descending`` order of places.
+        """
+
+    def prefix(self, view: Any, prefix: Any, after: Place | None, forms: JsonForms, *, descending: bool) -> Scanned:
         """Scan the keys that begin with ``prefix``, from the key of the place ``after`` on."""
         raise bad_request(f"a {self.name} store has no scan by a prefix of its keys: ask for a range")
+
+    def versions(
+        self, view: Any, key: Any, after: Place | None, parameters: Parameters, forms: JsonForms, *, descending: bool
+    ) -> Scanned:
+        """Scan the versions of a key, from the one of the place ``after`` on."""
+        raise bad_request(f"a {self.name} store has no versions of its keys: ask for get")
 
     def is_place(self, place: Place) -> bool:
         """Return whether ``place`` may be one of this kind's scans."""
@@ -201,30 +213,64 @@ class Reads(ABC):
 
 
 class KeyValueQuery(Reads):
-    """The reads of bytes, KeyValue and TimestampedKeyValue."""
+    """The reads of bytes, KeyValue, and TimestampedKeyValue with headers or without."""
 
     place_times = 0
 
     def get(self, view: Any, key: Any, parameters: Parameters) -> Any:
         return view.get(key)
 
-    def range(self, view: Any, start: Any, end: Any, parameters: Parameters, forms: JsonForms) -> Scanned:
-        with view.range(start, end) as pairs:
+    def range(
+        self, view: Any, start: Any, end: Any, parameters: Parameters, forms: JsonForms, *, descending: bool
+    ) -> Scanned:
+        with view.reverse_range(start, end) if descending else view.range(start, end) as pairs:
             yield from self._records(pairs, forms)
 
-    def prefix(self, view: Any, prefix: Any, after: Place | None, forms: JsonForms) -> Scanned:
+    def prefix(self, view: Any, prefix: Any, after: Place | None, forms: JsonForms, *, descending: bool) -> Scanned:
         if not self.key.keeps_prefixes:
             raise bad_request(f"the bytes of {self.key.name} keys do not begin with those of a prefix: ask for a range")
         first = forms.place(prefix)
-        with view.prefix_scan(prefix) if after is None else view.range(forms.key_at(after[0]), None) as pairs:
+        with self._prefixed(view, prefix, None if after is None else forms.key_at(after[0]), descending) as pairs:
             for place, record in self._records(pairs, forms):
                 if not place[0].startswith(first):
                     return
                 yield place, record
 
+    def _prefixed(self, view: Any, prefix: Any, key: Any, descending: bool) -> Any:
+        """Return a scan that begins with the keys of ``prefix``, from ``key`` on unless that is None."""
+        if key is None:
+            return view.reverse_prefix_scan(prefix) if descending else view.prefix_scan(prefix)
+        return view.reverse_range(None, key) if descending else view.range(key, None)
+
     def _records(self, pairs: Iterator[tuple[Any, Any]], forms: JsonForms) -> Scanned:
         for key, value in pairs:
             yield (forms.place(key),), {"key": forms.shown_key(key), **forms.fields(value)}
+
+
+class VersionedQuery(KeyValueQuery):
+    """The reads of Versioned. A range and a prefix have the latest versions."""
+
+    get_parameters = ("as_of_ms",)
+
+    def get(self, view: Any, key: Any, parameters: Parameters) -> Any:
+        if parameters.text("as_of_ms") is None:
+            return view.get(key)
+        return view.get(key, parameters.number("as_of_ms", 0, NUMBER_MIN, TIME_MAX_MS))
+
+    def versions(
+        self, view: Any, key: Any, after: Place | None, parameters: Parameters, forms: JsonForms, *, descending: bool
+    ) -> Scanned:
+        from_ms = parameters.number("from_ms", 0, NUMBER_MIN, TIME_MAX_MS)
+        to_ms = parameters.number("to_ms", TIME_MAX_MS, NUMBER_MIN, TIME_MAX_MS)
+        for time_ms in () if after is None else after[1:]:
+            from_ms, to_ms = (from_ms, min(to_ms, time_ms)) if descending else (max(from_ms, time_ms), to_ms)
+        with view.get_versions(key, from_ms, to_ms, reverse=descending) as records:
+            for value, time_ms, valid_to_ms in records:
+                times = {"timestamp_ms": time_ms, "valid_to_ms": valid_to_ms}
+                yield (forms.place(key), time_ms), {"key": forms.shown_key(key), **forms.fields(value), **times}
+
+    def is_place(self, place: Place) -> bool:
+        return len(place) < 3 and all(type(time_ms) is int and abs(time_ms) <= TIME_MAX_MS for time_ms in place[1:])
 
 
 class WindowQuery(Reads):
@@ -236,15 +282,19 @@ class WindowQuery(Reads):
     def get(self, view: Any, key: Any, parameters: Parameters) -> Any:
         return view.fetch_one(key, parameters.required_number("window_start_ms", NUMBER_MIN, TIME_MAX_MS))
 
-    def range(self, view: Any, start: Any, end: Any, parameters: Parameters, forms: JsonForms) -> Scanned:
+    def range(
+        self, view: Any, start: Any, end: Any, parameters: Parameters, forms: JsonForms, *, descending: bool
+    ) -> Scanned:
         first_ms = parameters.number("start_ms", 0, NUMBER_MIN, TIME_MAX_MS)
         last_ms = parameters.number("end_ms", TIME_MAX_MS, NUMBER_MIN, TIME_MAX_MS)
         before: Place = ()
-        with view.fetch_range(start, end, first_ms, last_ms) as records:
+        step = -1 if descending else 1  # Of several values of one key and window, the one after has the next place.
+        fetch = view.backward_fetch_range if descending else view.fetch_range
+        with fetch(start, end, first_ms, last_ms) as records:
             for (key, start_ms, end_ms), value in records:
                 place: Place = forms.place(key), start_ms, 0
                 if before[:2] == place[:2]:
-                    place = (*place[:2], before[2] + 1)
+                    place = (*place[:2], before[2] + step)
                 before = place
                 window = {"window_start_ms": start_ms, "window_end_ms": end_ms}
                 yield place, {"key": forms.shown_key(key), **window, **forms.fields(value)}
@@ -261,10 +311,13 @@ class SessionQuery(Reads):
         end_ms = parameters.required_number("end_ms", NUMBER_MIN, TIME_MAX_MS)
         return view.fetch_session(key, start_ms, end_ms)
 
-    def range(self, view: Any, start: Any, end: Any, parameters: Parameters, forms: JsonForms) -> Scanned:
+    def range(
+        self, view: Any, start: Any, end: Any, parameters: Parameters, forms: JsonForms, *, descending: bool
+    ) -> Scanned:
         earliest_end_ms = parameters.number("earliest_end_ms", 0, NUMBER_MIN, TIME_MAX_MS)
         latest_start_ms = parameters.number("latest_start_ms", TIME_MAX_MS, NUMBER_MIN, TIME_MAX_MS)
-        with view.find_sessions_range(start, end, earliest_end_ms, latest_start_ms) as records:
+        find = view.backward_find_sessions_range if descending else view.find_sessions_range
+        with find(start, end, earliest_end_ms, latest_start_ms) as records:
             for (key, start_ms, end_ms), value in records:
                 session = {"session_start_ms": start_ms, "session_end_ms": end_ms}
                 place = forms.place(key), end_ms, start_ms
@@ -275,8 +328,10 @@ def reads_of(kind: RecordKind | None) -> Reads:
     """Return the reads of a store of that kind; None is bytes. Raises: Refused for a kind of the user's own."""
     if kind is None:
         return KeyValueQuery("bytes", BYTES, BYTES)
-    if isinstance(kind, KeyValue | TimestampedKeyValue):
+    if isinstance(kind, KeyValue | TimestampedKind):
         return KeyValueQuery(kind.kind, kind.key, kind.value)
+    if isinstance(kind, Versioned):
+        return VersionedQuery(kind.kind, kind.key, kind.value)
     if isinstance(kind, Window):
         return WindowQuery(kind.kind, kind.key, kind.value)
     if isinstance(kind, Session):

@@ -49,7 +49,8 @@ LIMIT, LIMIT_MAX = 100, 10_000
 """The records of a page: the default, and the most."""
 PAGE_BYTES_MAX = 4 << 20
 """A page ends with the record that makes its JSON longer than this, whatever its limit."""
-_PAGED = ("limit", "cursor")
+_ORDER = "order"
+_PAGED = (_ORDER, "limit", "cursor")
 
 
 WAITING_MAX = 4
@@ -100,9 +101,7 @@ class StoreQueries:
         reads = store.reads
         parameters = parameters_of(query, "key", *reads.get_parameters)
         forms = JsonForms(reads.key, reads.value, parameters)
-        key, data = forms.key("key", parameters.required("key"))
-        if not data:
-            raise bad_request("a key has 1 byte or more")
+        key, data = _key_of(forms, parameters)
         request = request_of(store, parameters, data, self._partitioner)
         found = self._read(request, lambda view: reads.get(view, key, parameters))
         return json_text(
@@ -110,17 +109,23 @@ class StoreQueries:
         )
 
     def range(self, name: str, query: str) -> str:
-        """Answer with a page of the records from one key to another one, both included."""
+        """Answer with a page of the records from one key to another one, both included.
+
+        Source of the descending order: KIP-985.
+        """
         store = self._store(name)
         reads = store.reads
         own = ("from", "to", *reads.range_parameters)
         parameters = parameters_of(query, *own, *_PAGED)
         forms = JsonForms(reads.key, reads.value, parameters)
         start, end = _key_or_none(forms, "from", parameters), _key_or_none(forms, "to", parameters)
+        descending = _is_descending(parameters)
 
         def scanned(view: Any, after: Place | None) -> Scanned:
-            first = start if after is None else forms.key_at(after[0])
-            return reads.range(view, first, end, parameters, forms)
+            next_key = None if after is None else forms.key_at(after[0])
+            first = start if next_key is None or descending else next_key
+            last = end if next_key is None or not descending else next_key
+            return reads.range(view, first, last, parameters, forms, descending=descending)
 
         return self._page(store, ("range", *own), parameters, scanned)
 
@@ -133,9 +138,23 @@ class StoreQueries:
         prefix, _ = forms.key("prefix", parameters.required("prefix"))
 
         def scanned(view: Any, after: Place | None) -> Scanned:
-            return reads.prefix(view, prefix, after, forms)
+            return reads.prefix(view, prefix, after, forms, descending=_is_descending(parameters))
 
         return self._page(store, ("prefix", "prefix"), parameters, scanned)
+
+    def versions(self, name: str, query: str) -> str:
+        """Answer with a page of the versions of a key."""
+        store = self._store(name)
+        reads = store.reads
+        own = ("key", "from_ms", "to_ms")
+        parameters = parameters_of(query, *own, *_PAGED)
+        forms = JsonForms(reads.key, reads.value, parameters)
+        key, data = _key_of(forms, parameters)
+
+        def scanned(view: Any, after: Place | None) -> Scanned:
+            return reads.versions(view, key, after, parameters, forms, descending=_is_descending(parameters))
+
+        return self._page(store, ("versions", *own), parameters, scanned, data)
 
     def _page(
         self,
@@ -143,14 +162,19 @@ class StoreQueries:
         operation: Sequence[str],
         parameters: Parameters,
         scanned: Callable[[Any, Place | None], Scanned],
+        key: bytes | None = None,
     ) -> str:
-        """Answer with a page. ``operation`` is a name, and the parameters that determine which records there are."""
+        """Answer with a page. ``operation`` is a name, and the parameters that determine which records there are.
+
+        ``key`` is the bytes of their key, if they are of one.
+        """
         limit = parameters.number("limit", LIMIT, 1, LIMIT_MAX)
-        request = request_of(store, parameters, None, self._partitioner)
+        request = request_of(store, parameters, key, self._partitioner)
         name, *own = operation
-        query = json_text([store.name, request.partition, name, *(parameters.text(each) for each in own)])
+        descending = _is_descending(parameters)
+        query = json_text([store.name, request.partition, name, descending, *(parameters.text(each) for each in own)])
         after = place_of(query, parameters.text("cursor"), store.reads)
-        found = self._read(request, lambda view: page_of(scanned(view, after), after, limit))
+        found = self._read(request, lambda view: page_of(scanned(view, after), after, limit, descending=descending))
         page = found.data
         head = json_text(request.answer(found.position, **found.copy, cursor=cursor_of(query, page.last)))
         return f'{head[:-1]}, "records": [{", ".join(page.records)}]}}'
@@ -164,9 +188,14 @@ class StoreQueries:
         status = tasks.task_status(store.task_id(partition))
         if status is not None and (status.running or not request.stale):
             return self._local.read(request, status, read)
-        found = self._local.read_standby(request, read) if request.stale else None
-        if found is not None:
-            return found
+        if request.stale:
+            found = self._local.read_standby(request, read)
+            if found is not None:
+                return found
+            status = tasks.task_status(store.task_id(partition))
+            if status is not None and status.running:
+                # The copy has become the task meanwhile.
+                return self._local.read(request, status, read)
         standbys = tasks.standby_addresses(store.leading(partition)) if request.stale else []
         address = None if status is not None else self._instances.addresses().get(store.leading(partition))
         where = f"partition {partition} of store {store.name!r}"
@@ -208,9 +237,24 @@ class StoreQueries:
         return store
 
 
+def _key_of(forms: JsonForms, parameters: Parameters) -> tuple[Any, bytes]:
+    """Return the key that is asked for, and its bytes. Raises: Refused."""
+    key, data = forms.key("key", parameters.required("key"))
+    if not data:
+        raise bad_request("a key has 1 byte or more")
+    return key, data
+
+
 def _key_or_none(forms: JsonForms, name: str, parameters: Parameters) -> Any:
     text = parameters.text(name)
     return None if text is None else forms.key(name, text)[0]
+
+
+def _is_descending(parameters: Parameters) -> bool:
+    text = parameters.text(_ORDER)
+    if text not in (None, "ascending", "descending"):
+        raise bad_request(f"the parameter {_ORDER!r} is ascending or descending, not {shortened(str(text))}")
+    return text == "descending"
 
 
 @dataclass(frozen=True)
@@ -225,8 +269,8 @@ class RecordPage:
     last: Place | None
 
 
-def page_of(scanned: Scanned, after: Place | None, limit: int) -> RecordPage:
-    """Return the next records of a scan whose place is beyond ``after``. Close the scan.
+def page_of(scanned: Scanned, after: Place | None, limit: int, *, descending: bool = False) -> RecordPage:
+    """Return the next records of a scan whose place is beyond ``after``: a lower one if ``descending``. Close the scan.
 
     It takes up to ``limit`` records, and looks at one more. A scan may begin before ``after`` by the records of one
     key.
@@ -235,7 +279,7 @@ def page_of(scanned: Scanned, after: Place | None, limit: int) -> RecordPage:
     size, last = 0, None
     with closing(scanned):
         for place, record in scanned:
-            if after is not None and place <= after:
+            if after is not None and (place >= after if descending else place <= after):
                 continue
             if len(records) == limit or size > PAGE_BYTES_MAX:
                 return RecordPage(records, last)

@@ -54,11 +54,16 @@ share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=500
+group.consumer.min.session.timeout.ms=500
+group.consumer.session.timeout.ms=10000
+group.consumer.min.heartbeat.interval.ms=100
+group.consumer.heartbeat.interval.ms=300
 broker.session.timeout.ms=3600000
 broker.heartbeat.interval.ms=500
 """
 """Records stay, whatever their age: tests send old ones, and a broker removes those half a minute after its start. A
-machine that stalls for a while takes no partition from its broker.
+machine that stalls for a while takes no partition from its broker. With the protocol ``consumer`` the times of members
+are the broker's (KIP-848): the shortest that it takes, and those of the workers of tests.
 """
 _DUPLICATE = b"DUPLICATE_BROKER_REGISTRATION"
 """The controller's answer to a broker that was killed and started again: the session of the earlier one is not over."""

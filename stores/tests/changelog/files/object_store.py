@@ -36,3 +36,7 @@ class ConditionalPut:
         finally:
             aside.unlink()
         return True
+
+
+put_if_absent = ConditionalPut()
+"""A function that properties can name."""

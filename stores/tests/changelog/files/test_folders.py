@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,12 @@ import pyarrow.fs
 import pytest
 
 from stores.changelog.files import Folder, PartitionLog, Retention, VersionLog, open_folder
-from stores.changelog.files.folder import ArrowFolder
 from stores.changelog.files.format import unique_name
 from stores.errors import ConfigError, StoreUnavailableError
+from stores.files.folder import ArrowFolder
+from stores.interface import TopicPartition
+from stores.snapshots.index import TOKEN_CHARS, StoredPart
+from stores.snapshots.objects import StoreObjects
 from stores.tests.changelog.files.log_model import (
     DESCRIPTION,
     append,
@@ -210,6 +215,21 @@ def test_one_of_two_that_rename_at_the_same_time_learns_that_it_lost(tmp_path: P
     assert log.read(0)[1] == changes(0, 1)
 
 
+def test_files_have_the_time_at_which_they_were_put_and_folders_are_listed(folder: Folder) -> None:
+    assert (folder.folders(), folder.times("p00000"), folder.names("missing")) == ([], {}, {})
+    begin_s = time.time()
+    for name in ("p00001/y", "p00000/x"):
+        with folder.create(name) as file:
+            file.write(b"content")
+    assert folder.put_if_absent("p00000/z", b"other")
+    assert folder.folders() == ["p00000", "p00001"]
+    assert folder.folders("p00000") == []
+    assert folder.names("p00000") == {"x": 7, "z": 5}
+    times = folder.times("p00000")
+    assert times.keys() == {"x", "z"}
+    assert all(begin_s - 2 < at_s < time.time() + 2 for at_s in times.values())
+
+
 def test_a_file_is_not_seen_before_it_is_complete(folder: Folder) -> None:
     """A killed writer would leave half a snapshot, and versions before a snapshot are removed."""
     log = PartitionLog(folder, 0, Retention(snapshot_versions=2, keep_versions=0))
@@ -251,7 +271,7 @@ def test_a_small_file_is_read_at_once(tmp_path: Path) -> None:
 def test_a_connection_that_is_lost_at_any_read_is_an_error_of_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stores.changelog.files.folder._READ_WHOLE_BYTES", 0)
+    monkeypatch.setattr("stores.files.folder._READ_WHOLE_BYTES", 0)
     folder, hdfs = renaming(tmp_path)
     log = PartitionLog(folder, 0, Retention(snapshot_versions=1))
     own = header(0)
@@ -276,6 +296,24 @@ def test_a_connection_that_is_lost_at_any_read_is_an_error_of_ours(
             else:
                 break
         assert failures > 2
+
+
+def test_an_error_of_the_given_put_is_an_error_of_ours_and_is_tried_again_for_a_part(tmp_path: Path) -> None:
+    """That of boto is a ``BotoCoreError``, which no module here knows."""
+    errors = [KeyError("no answer"), KeyError("no answer")]
+    conditional = ConditionalPut()
+
+    def put(path: str, content: bytes) -> bool:
+        if errors:
+            raise errors.pop()
+        return conditional(path, content)
+
+    folder = open_folder(tmp_path, put)
+    with pytest.raises(StoreUnavailableError, match="did not take a: KeyError: 'no answer'"):
+        folder.put_if_absent("a", b"1")
+    part = StoredPart(sha256(b"1").hexdigest(), 1, "0" * TOKEN_CHARS)
+    StoreObjects(folder, TopicPartition("t", 0)).put(part, b"1")
+    assert not errors
 
 
 def test_a_log_is_opened_by_its_uri(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ import pytest
 
 from stores import failpoints
 from stores.changelog.files import Retention, StoreChanges, VersionLog
-from stores.changelog.files.folder import ASIDE_WRITTEN
 from stores.changelog.files.format import PartitionFiles, encoded, read_header, version_name, write_batches
 from stores.errors import (
     ChangelogError,
@@ -25,6 +24,7 @@ from stores.errors import (
     OffsetOutOfRangeError,
     ProducerFencedError,
 )
+from stores.files.folder import ASIDE_WRITTEN
 from stores.tests.changelog.files.log_model import (
     append,
     changes,

@@ -33,18 +33,23 @@ PutIfAbsent = Callable[[str, bytes], bool]
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[dict[str, str]]:
-    """A server with an empty bucket: the variables by which it is found."""
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """A server with an empty bucket: the variables by which it is found, and ``REQUESTS``, the file of its log."""
+    requests = tmp_path_factory.mktemp("s3") / "requests"
     credentials = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any", "AWS_EC2_METADATA_DISABLED": "true"}
     credentials |= {"AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1"}
     command = [str(SERVER_PYTHON), s3_server.__file__]
-    with subprocess.Popen(
-        command, env=os.environ | credentials, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as process:
+    with (
+        open(requests, "ab") as log,
+        subprocess.Popen(
+            command, env=os.environ | credentials, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
+        ) as process,
+    ):
         assert process.stdin is not None
         assert process.stdout is not None
         try:
             credentials["AWS_ENDPOINT_URL"] = f"http://127.0.0.1:{int(process.stdout.readline())}"
+            credentials["REQUESTS"] = str(requests)
             yield credentials
         finally:
             process.stdin.close()

@@ -14,6 +14,7 @@ from stores.config import StoreConfig
 from stores.errors import ChangelogError
 from stores.interface import TopicPartition
 from stores.tasks import ProcessingGuarantee, TaskContext
+from stores.tasks.column_records import bytes_of
 from stores.tasks.stores import store_log
 from stores.tests.tasks.setup import (
     AT_LEAST_ONCE,
@@ -175,12 +176,11 @@ def test_what_is_held_is_counted_again_only_once_in_many_writes(
     """Also where nearly all of the room is taken by keys that are not written again."""
     counted: list[int] = []
 
-    def num_bytes(held: dict[bytes, tuple[bytes, bytes | None, int]]) -> int:
-        counted.append(len(held))
-        return count_bytes(held)
+    def counted_bytes(keys: list[bytes], values: list[bytes | None]) -> int:
+        counted.append(len(keys))
+        return bytes_of(keys, values)
 
-    count_bytes = store_log._num_bytes
-    monkeypatch.setattr(store_log, "_num_bytes", num_bytes)
+    monkeypatch.setattr(store_log, "bytes_of", counted_bytes)
     monkeypatch.setattr("stores.tasks.stores.shown_store.COALESCED_BYTES_MAX", 4_000)
 
     def process(record: Record, context: TaskContext) -> None:

@@ -147,6 +147,26 @@ def test_a_standby_copy_remembers_the_times_for_when_its_task_begins(tmp_path: P
     assert log.drops
 
 
+def test_a_task_drops_nothing_that_a_kill_would_need_of_the_copy_that_it_continues_with(
+    tmp_path: Path, log: SelfCompacting
+) -> None:
+    """The copy's writes are not persistent yet."""
+    feed(log, [DAYS_MS + number * 10 for number in range(400)])
+    standby = typed_task(tmp_path / "standby", log, "window", INDEXED).standby()
+    standby.open()
+    for _ in range(20):
+        with closing(typed_task(tmp_path / "active", log, "window")) as task:
+            task.open()
+            task.run(10, commit=True)
+        while standby.follow(100):
+            pass
+    log.drops.clear()
+    with closing(typed_task(tmp_path / "standby", log, "window", INDEXED)) as task:
+        task.open(standby.hand_over())
+        task.run(10, commit=True)
+        assert not log.drops
+
+
 def test_a_rolled_back_transaction_drops_nothing(tmp_path: Path, log: SelfCompacting) -> None:
     feed(log, [DAYS_MS + number * 10 for number in range(200)] + [DAYS_MS + 50 * RETENTION_MS])
 

@@ -5,7 +5,7 @@ Source: KIP-844, "Compatibility"; KIP-892, whose additions to ``StateStore`` hav
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -22,7 +22,8 @@ from stores.errors import (
     StoreIncompatibleError,
 )
 from stores.interface import IsolationLevel, KeyValueStore, PositionBound, TopicPartition
-from stores.records import BYTES, INT64, KeyValue, TimestampedKeyValue, ValueAndTimestamp
+from stores.records import BYTES, INT64, KeyValue, TimestampedKeyValue, TimestampedKeyValueWithHeaders
+from stores.records.record_kind import RecordKind
 from stores.registry import StoreBackend, backends, open_store
 from stores.tasks import ProcessingGuarantee, StreamTask, TaskContext
 from stores.tasks.context import ProcessFunction
@@ -195,7 +196,12 @@ def test_stores_of_others_and_of_ours_do_not_take_each_other_s_folders(tmp_path:
             StoreConfig("minimal-direct", **cast("dict[str, Any]", settings))
 
 
-RECORDS = {"key-value": KeyValue(key=BYTES, value=INT64), "timestamped": TimestampedKeyValue(key=BYTES, value=INT64)}
+RECORDS: Mapping[str, RecordKind] = {
+    "key-value": KeyValue(key=BYTES, value=INT64),
+    "timestamped": TimestampedKeyValue(key=BYTES, value=INT64),
+    "headers": TimestampedKeyValueWithHeaders(key=BYTES, value=INT64),
+}
+HEADERS = (("trace", b"\x00"), ("none", None))
 
 
 @pytest.mark.parametrize("kind", RECORDS)
@@ -204,12 +210,15 @@ RECORDS = {"key-value": KeyValue(key=BYTES, value=INT64), "timestamped": Timesta
 def test_typed_stores_work_over_a_store_that_keeps_no_marks(
     tmp_path: Path, name: str, guarantee: ProcessingGuarantee, kind: str
 ) -> None:
-    """On disk values with times lie behind a proxy, which keeps the value alone. Source: KIP-258, "Compatibility"."""
+    """On disk values with times lie behind a proxy, which keeps the value alone. Source: KIP-258, "Compatibility".
+
+    So it is with headers. The changelog has times and headers.
+    """
     poisoned = {3}
 
     def process(record: Record, context: TaskContext) -> None:
-        time_ms = () if kind == "key-value" else (record.timestamp_ms + 5,)
-        context.store("s").put(b"%d" % record.offset, record.offset, *time_ms)
+        more = (record.timestamp_ms + 5, HEADERS)[: list(RECORDS).index(kind)]
+        context.store("s").put(b"%d" % record.offset, record.offset, *more)
 
     with MemoryChangelog() as log:
         feed(log, range(8))
@@ -232,10 +241,11 @@ def test_typed_stores_work_over_a_store_that_keeps_no_marks(
             assert contents == {b"%d" % number: number for number in numbers}
         else:
             times = {number: number + 5 if name == "minimal-memory" else -1 for number in numbers}
-            assert contents == {b"%d" % number: ValueAndTimestamp(number, times[number]) for number in numbers}
-        logged = {record.key: (record.value, record.timestamp_ms) for record in log.read(changelog_of("s"))}
-        later_ms = 0 if kind == "key-value" else 5
-        assert logged == {b"%d" % number: (INT64.serialize(number), number + later_ms) for number in numbers}
+            more: Any = () if kind == "timestamped" else (HEADERS if name == "minimal-memory" else (),)
+            assert contents == {b"%d" % number: (number, times[number], *more) for number in numbers}
+        logged = {record.key: tuple(record[2:]) for record in log.read(changelog_of("s"))}
+        later_ms, headers = 0 if kind == "key-value" else 5, HEADERS if kind == "headers" else ()
+        assert logged == {b"%d" % number: (INT64.serialize(number), number + later_ms, headers) for number in numbers}
 
 
 def _typed(

@@ -179,6 +179,22 @@ def test_a_standby_copy_at_the_end_of_its_changelog_leaves_no_replay_to_a_kill(t
                 assert other.metrics.stores["s"].unpersisted_bytes == 0
 
 
+@pytest.mark.usefixtures("flushes_at_once")
+def test_a_task_counts_what_a_kill_would_replay_of_the_copy_that_it_continues_with(tmp_path: Path) -> None:
+    with MemoryChangelog() as log:
+        feed(log, range(150))
+        config = StoreConfig(INDEXED, restore_max_bytes=BOUND)
+        with single(tmp_path / "owner", log, put, stores={"s": config}) as task:
+            task.run(commit=True)
+        copy = single(tmp_path / "other", log, put, stores={"s": config}).standby()
+        copy.open()
+        copy.follow(100)
+        other = single(tmp_path / "other", log, put, stores={"s": config})
+        other.open(copy.hand_over())
+        assert other.metrics.stores["s"].unpersisted_bytes == 15_000
+        other.close()
+
+
 KILLS_MAX = 5
 
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
+from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from stores import open_store
 from stores.changelog import Changelog, MemoryChangelog, Record
+from stores.config import StoreConfig
 from stores.interface import TopicPartition
+from stores.memory_limit import LEAST_BYTES, parts_of
 from stores.tasks import RestoreProgress, TaskContext
 from stores.tasks.stores.log_follower import restore
 from stores.tasks.stores.log_format import Conversion
@@ -131,6 +136,50 @@ def test_a_restore_keeps_its_pieces_below_a_number_of_bytes(
     task.open()
     assert [(progress.records, progress.bytes) for progress in reports] == [(2, 1_000), (4, 2_000), (6, 3_000)]
     task.close()
+
+
+def limited_restores(folder: Path, sizes: list[int], on_piece: Callable[[], None] = lambda: None) -> list[int]:
+    """Restore records with values of these sizes with the least limit on memory; return the records of each piece."""
+    log, pieces = MemoryChangelog(), [0]
+    log.create_topic("app-s-changelog")
+    with log.producer() as producer:
+        for number, size in enumerate(sizes):
+            producer.send(TopicPartition("app-s-changelog", 0), b"%06d" % number, bytes(size - 6))
+        producer.flush()
+
+    def restored(progress: RestoreProgress) -> None:
+        pieces.append(progress.records)
+        on_piece()
+
+    stores = {"s": StoreConfig(INDEXED, memory_max_bytes=LEAST_BYTES)}
+    with closing(single(folder, log, lambda record, context: None, stores=stores, on_restore=restored)) as task:
+        task.open()
+    return [after - before for before, after in pairwise(pieces)]
+
+
+def test_the_pieces_of_all_restores_at_a_time_keep_to_their_part_of_the_limit_on_memory(tmp_path: Path) -> None:
+    """Each piece is counted three times, and a record as 400 bytes of objects."""
+    restore_bytes = parts_of(LEAST_BYTES).restore_bytes
+    large, small = [restore_bytes // 12 + 1] * 8, [10] * (restore_bytes // 400 + 100)
+    assert limited_restores(tmp_path / "alone", large) == [4, 4]
+    assert limited_restores(tmp_path / "records", small) == [restore_bytes // 400, 100]
+    beside: list[list[int]] = []
+
+    def open_another() -> None:
+        beside.append(limited_restores(tmp_path / f"beside {len(beside)}", large))
+
+    assert limited_restores(tmp_path / "first", large, open_another) == [4, 4]
+    assert beside == [[2] * 4] * 2
+
+
+def test_a_restore_that_fails_leaves_its_part_of_memory_to_others(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise KeyError
+
+    large = [parts_of(LEAST_BYTES).restore_bytes // 12 + 1] * 8
+    with pytest.raises(KeyError):
+        limited_restores(tmp_path / "failing", large, fail)
+    assert limited_restores(tmp_path / "other", large) == [4, 4]
 
 
 @over_each_changelog

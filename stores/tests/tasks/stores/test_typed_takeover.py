@@ -13,7 +13,7 @@ import pytest
 from stores.changelog import Changelog, MemoryChangelog, Record
 from stores.config import StoreConfig
 from stores.errors import StoreIncompatibleError
-from stores.records import BYTES, KeyValue, TimestampedKeyValue, Window
+from stores.records import BYTES, KeyValue, TimestampedKeyValue, TimestampedKeyValueWithHeaders, Window
 from stores.records.record_kind import RecordKind
 from stores.settings import Upgrade
 from stores.tasks import StreamTask, TaskContext
@@ -32,7 +32,7 @@ TIMED_VALUES = {b"1": (1, b"v2"), b"2": (2, b"v1")}
 def keep(record: Record, context: TaskContext) -> None:
     assert record.key is not None
     store = context.store("s")
-    if isinstance(store.kind, TimestampedKeyValue):
+    if not isinstance(store.kind, KeyValue):
         store.put(record.key, b"v%d" % record.offset, record.timestamp_ms)
     else:
         store.put(record.key, b"v%d" % record.offset)
@@ -65,6 +65,17 @@ def test_a_timestamped_store_is_taken_over_with_its_times(tmp_path: Path, log: M
             assert opened(task) == [(False, 0)]
             contents = {key: (at_ms, value) for key, (value, at_ms) in task.store("s").all()}
             assert contents == TIMED_VALUES
+
+
+def test_a_timestamped_store_is_taken_over_as_one_with_headers(tmp_path: Path, log: MemoryChangelog) -> None:
+    headed = TimestampedKeyValueWithHeaders(key=BYTES, value=BYTES)
+    fed(tmp_path, log, TIMED)
+    leave_store(streams_folder(tmp_path, "s"), {}, TIMED_VALUES)
+    for _ in range(2):
+        with closing(typed_task(tmp_path, log, headed)) as task:
+            assert opened(task) == [(False, 0)]
+            contents = {key: tuple(found) for key, found in task.store("s").all()}
+            assert contents == {key: (value, at_ms, ()) for key, (at_ms, value) in TIMED_VALUES.items()}
 
 
 def test_a_plain_store_is_taken_over_as_a_typed_one(tmp_path: Path, log: MemoryChangelog) -> None:

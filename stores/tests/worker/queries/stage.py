@@ -14,7 +14,20 @@ from stores.changelog.partitioners import PARTITIONERS
 from stores.config import StoreConfig
 from stores.errors import StoreClosedError
 from stores.interface import PositionBound, TopicPartition
-from stores.records import BYTES, FLOAT64, INT64, JSON, STR, KeyValue, RecordKind, Session, TimestampedKeyValue, Window
+from stores.records import (
+    BYTES,
+    FLOAT64,
+    INT64,
+    JSON,
+    STR,
+    KeyValue,
+    RecordKind,
+    Session,
+    TimestampedKeyValue,
+    TimestampedKeyValueWithHeaders,
+    Versioned,
+    Window,
+)
 from stores.tasks import NO_INTERVAL, StreamTask, TaskContext, TaskId, TaskSettings
 from stores.tests.worker.queries.asking import Reply, call
 from stores.worker.copy_moment import CopyMoment
@@ -33,9 +46,11 @@ KINDS: Mapping[str, RecordKind | None] = {
     "bytes": None,
     "counts": KeyValue(key=STR, value=INT64),
     "visits": TimestampedKeyValue(key=STR, value=JSON),
+    "traces": TimestampedKeyValueWithHeaders(key=STR, value=JSON),
     "measures": KeyValue(key=FLOAT64, value=FLOAT64),
     "numbers": KeyValue(key=INT64, value=STR),
     "documents": KeyValue(key=JSON, value=BYTES),
+    "prices": Versioned(key=STR, value=FLOAT64, history_retention_ms=1_000),
     "clicks": Window(key=STR, value=INT64, size_ms=1_000, retention_ms=YEAR_MS, retain_duplicates=True),
     "trips": Session(key=STR, value=JSON, retention_ms=YEAR_MS, timestamped=True),
 }

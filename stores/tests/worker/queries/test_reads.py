@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,6 +61,20 @@ def test_a_timestamped_value_has_its_timestamp(stage: Stage) -> None:
     assert stage.ask("visits/get", key="ann").body["timestamp_ms"] == 7
     assert stage.ask("visits/prefix", prefix="a").body["records"] == [{"key": "ann", "value": 1, "timestamp_ms": 7}]
     assert "timestamp_ms" not in stage.ask("visits/get", key="bob").body
+
+
+def test_a_value_with_headers_has_them_in_their_order(stage: Stage) -> None:
+    """Source: KIP-1356."""
+    stage.put("traces", ("ann", 1, 7, (("trace", b"x"), ("none", None), ("trace", b""))), ("bob", 2, 8))
+    headers = [{"name": "trace", "value": "x"}, {"name": "none", "value": None}, {"name": "trace", "value": ""}]
+    ann = {"key": "ann", "value": 1, "timestamp_ms": 7, "headers": headers}
+    assert stage.ask("traces/get", key="ann").body.items() >= ann.items()
+    bob = {"key": "bob", "value": 2, "timestamp_ms": 8, "headers": []}
+    assert stage.ask("traces/range").body["records"] == [ann, bob]
+    stage.put("traces", ("cat", 3, 9, (("id", b"\xff"),)))
+    assert stage.ask("traces/get", key="cat").status == 400
+    coded = stage.ask("traces/get", key="cat", value_encoding="hex").body
+    assert (coded["value"], coded["headers"]) == (3, [{"name": "id", "value": "ff"}])
 
 
 @pytest.mark.parametrize("encoding", ["base64", "hex", "BASE64"])
@@ -130,6 +145,37 @@ def test_pages_of_a_prefix_have_its_keys_alone(stage: Stage) -> None:
         assert pages(stage, f"{store}/prefix", prefix="") == [["a", *WORDS, "x"]]
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_pages_in_descending_order_have_all_records_once(tmp_path: Path, backend: str) -> None:
+    """Source: KIP-985."""
+    down = WORDS[::-1]
+    with Stage(tmp_path, backend) as stage:
+        for store in ("bytes", "counts"):
+            stage.put(store, *records(store, ["a", *WORDS, "x"]))
+            asked = {"order": "descending", "limit": 10, "from": "w", "to": "wz"}
+            assert pages(stage, f"{store}/range", **asked) == [down[:10], down[10:20], down[20:]]
+            within = {**asked, "limit": 7, "from": "w03", "to": "w12"}
+            assert pages(stage, f"{store}/range", **within) == [WORDS[12:5:-1], WORDS[5:2:-1]]
+            whole = ["x", *down, "a"]
+            assert pages(stage, f"{store}/range", order="descending", limit=26) == [whole[:26], whole[26:]]
+            assert pages(stage, f"{store}/prefix", prefix="w1", limit=4, order="descending") == [
+                WORDS[19:15:-1],
+                WORDS[15:11:-1],
+                WORDS[11:9:-1],
+            ]
+            assert pages(stage, f"{store}/prefix", prefix="", limit=100, order="descending") == [whole]
+            assert pages(stage, f"{store}/prefix", prefix="v", order="descending") == [[]]
+
+
+def test_a_cursor_of_the_other_order_is_refused(stage: Stage) -> None:
+    stage.put("counts", *((word, 1) for word in WORDS))
+    cursor = stage.ask("counts/range", limit=10).body["cursor"]
+    assert stage.ask("counts/range", limit=10, cursor=cursor, order="descending").status == 400
+    assert stage.ask("counts/range", limit=10, cursor=cursor, order="ascending").keys == WORDS[10:20]
+    assert stage.ask("counts/range", order="down").status == 400
+    assert stage.ask("counts/get", key="w01", order="descending").status == 400
+
+
 def test_a_page_continues_after_the_last_one_despite_writes_in_between(stage: Stage) -> None:
     stage.put("counts", *((word, 1) for word in WORDS))
     first = stage.ask("counts/range", limit=10)
@@ -166,8 +212,21 @@ def test_windows_of_a_key_and_of_a_range(stage: Stage) -> None:
                 break
             cursor = {"cursor": body["cursor"]}
         assert values == [1, 2, 3, 4, 5]
+        assert descending_values(stage, limit) == [5, 4, 3, 2, 1]
     within = stage.ask("clicks/range", start_ms=1, end_ms=8_999, **{"from": "a", "to": "a"}).body["records"]
     assert [record["value"] for record in within] == [2, 3]
+    assert descending_values(stage, 1, start_ms=1, end_ms=8_999, **{"from": "a", "to": "a"}) == [3, 2]
+
+
+def descending_values(stage: Stage, limit: int, **parameters: object) -> list[int]:
+    values: list[int] = []
+    cursor: dict[str, object] = {}
+    while True:
+        body = stage.ask("clicks/range", limit=limit, order="descending", **parameters, **cursor).body
+        values += [record["value"] for record in body["records"]]
+        if body["cursor"] is None:
+            return values
+        cursor = {"cursor": body["cursor"]}
 
 
 def test_sessions_of_a_key_and_of_a_range(stage: Stage) -> None:
@@ -189,5 +248,48 @@ def test_sessions_of_a_key_and_of_a_range(stage: Stage) -> None:
         "timestamp_ms": 99,
     }
     assert pages(stage, "trips/range", limit=1) == [["a"], ["a"], ["b"]]
+    down = [stage.ask("trips/range", order="descending", limit=limit).body["records"] for limit in (2, 3)]
+    assert [[record["value"] for record in records] for records in down] == [["z", "y"], ["z", "y", "x"]]
+    assert pages(stage, "trips/range", limit=1, order="descending") == [["b"], ["a"], ["a"]]
     late = stage.ask("trips/range", earliest_end_ms=30, latest_start_ms=5)
     assert late.keys == ["b"]
+
+
+def test_versions_of_a_key_by_time_and_in_pages(stage: Stage) -> None:
+    stage.put("prices", ("a", 1.0, 100), ("a", 3.0, 300), ("a", 2.0, 200), ("a", None, 400), ("b", 9.0, 350))
+    assert stage.ask("prices/get", key="b").body["timestamp_ms"] == 350
+    found = [stage.ask("prices/get", key="a", as_of_ms=at).body for at in (99, 100, 250, 399)]
+    assert [body["value"] for body in found] == [None, 1.0, 2.0, 3.0]
+    assert found[2]["timestamp_ms"] == 200
+    assert stage.ask("prices/get", key="a").body["value"] is None
+    assert stage.ask("prices/range").keys == stage.ask("prices/prefix", prefix="b").keys == ["b"]
+    versions = [
+        {"key": "a", "value": 1.0, "timestamp_ms": 100, "valid_to_ms": 200},
+        {"key": "a", "value": 2.0, "timestamp_ms": 200, "valid_to_ms": 300},
+        {"key": "a", "value": 3.0, "timestamp_ms": 300, "valid_to_ms": 400},
+    ]
+    assert stage.ask("prices/versions", key="a").body["records"] == versions
+    assert stage.ask("prices/versions", key="a", from_ms=200, to_ms=299).body["records"] == versions[1:2]
+    assert stage.ask("prices/versions", key="b").body["records"][0]["valid_to_ms"] is None
+    assert stage.ask("prices/versions", key="c").body["records"] == []
+    for order in ("ascending", "descending"):
+        for limit in (1, 2, 3):
+            records: list[Any] = []
+            cursor: dict[str, object] = {}
+            while not records or cursor:
+                body = stage.ask("prices/versions", key="a", order=order, limit=limit, **cursor).body
+                assert len(body["records"]) <= limit
+                records += body["records"]
+                cursor = {} if body["cursor"] is None else {"cursor": body["cursor"]}
+            assert records == (versions if order == "ascending" else versions[::-1])
+    stage.put("prices", ("c", 1.0, 500))
+    assert pages(stage, "prices/range", order="descending", limit=1) == [["c"], ["b"]]
+    assert pages(stage, "prices/prefix", prefix="b", order="descending") == [["b"]]
+
+
+def test_versions_are_asked_of_versioned_stores_in_an_order_that_there_is(stage: Stage) -> None:
+    assert stage.ask("counts/versions", key="a").status == 400
+    assert stage.ask("prices/versions", key="a", order="up").status == 400
+    assert stage.ask("prices/versions").status == 400
+    assert stage.ask("prices/versions", key="").status == 400
+    assert stage.ask("prices/get", key="a", as_of_ms="now").status == 400

@@ -162,10 +162,13 @@ def test_a_cursor_of_any_structure_is_taken_or_refused(stage: Stage, data: st.Da
         "numbers": [(1, "x"), (2, "x")],
         "clicks": [("a", 1, 20), ("b", 1, 20)],
         "trips": [(Windowed("a", 20, 30), 1), (Windowed("b", 20, 30), 1)],
+        "prices": [("a", 1.0, 20), ("a", 1.0, 30), ("b", 1.0, 20)],
     }
     name = data.draw(st.sampled_from(sorted(records)))
+    query = data.draw(st.sampled_from(["range", "versions"])) if name == "prices" else "range"
+    of_key = {"key": "a"} if query == "versions" else {}
     stage.put(name, *records[name])
-    cursor = stage.ask(f"{name}/range", limit=1).body["cursor"]
+    cursor = stage.ask(f"{name}/{query}", limit=1, **of_key).body["cursor"]
     fingerprint, key, *_ = fields_of(cursor)
     forged = data.draw(
         JSON_VALUES
@@ -174,7 +177,7 @@ def test_a_cursor_of_any_structure_is_taken_or_refused(stage: Stage, data: st.Da
         | st.lists(st.integers(-1, 1 << 64), max_size=3).map(lambda times: [fingerprint, key, *times])
         | st.binary(max_size=8).map(lambda other: [fingerprint, other.hex(), 20, 0])
     )
-    reply = stage.ask(f"{name}/range", cursor=cursor_of(forged))
+    reply = stage.ask(f"{name}/{query}", cursor=cursor_of(forged), **of_key)
     assert reply.status in (200, 400), reply.body
 
 

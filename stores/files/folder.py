@@ -1,4 +1,4 @@
-"""The folder of a version log: files that are put in place whole, once, and never changed.
+"""A folder of files that are put in place whole, once, and never changed: that of a version log, or of snapshots.
 
 On a local file system a file is written aside, synced and linked to its name, which fails if the name is taken. On a
 distributed one it is written aside and renamed, where a rename never replaces a file (HDFS). An object store needs a
@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -19,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from secrets import token_hex
 from typing import IO, Any, ClassVar
 
-from stores.errors import ConfigError, StoreUnavailableError
+from stores.errors import ConfigError, StoreError, StoreUnavailableError
 from stores.failpoints import Part, declare, reach
 from stores.files.plain_files import make_file, make_folder, open_plain, sync_folder, translated_system_errors
 
@@ -47,6 +48,8 @@ class Folder(ABC):
 
     location: str
     """The folder as it was given, for messages."""
+    piece_bytes: int
+    """The bytes to read from a file at a time."""
 
     @abstractmethod
     def put_if_absent(self, name: str, content: bytes) -> bool:
@@ -56,10 +59,11 @@ class Folder(ABC):
         """
 
     @abstractmethod
-    def create(self, name: str) -> AbstractContextManager[IO[bytes]]:
+    def create(self, name: str, *, settled: bool = True) -> AbstractContextManager[IO[bytes]]:
         """Return a context with a new file to write to, in place at its end. The name belongs to this caller alone.
 
-        An exception in the block leaves no file of that name.
+        An exception in the block leaves no file of that name. The file survives power loss afterwards. Unless
+        ``settled``, its content does if it is there, but its name only after a ``settle`` of a file beside it.
         """
 
     @abstractmethod
@@ -71,12 +75,28 @@ class Folder(ABC):
         """Return the sizes of the files of one sub-folder, by name within it; empty if there is no such folder."""
 
     @abstractmethod
+    def times(self, folder: str = "") -> dict[str, float]:
+        """Return when each file of one sub-folder was put there, by name, as ``names``.
+
+        Times are in seconds since 1970, by the clock of the file system.
+        """
+
+    @abstractmethod
+    def folders(self, folder: str = "") -> list[str]:
+        """Return the names of the sub-folders of one sub-folder, in order; empty if there is no such folder."""
+
+    @abstractmethod
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
 
     @abstractmethod
     def settle(self, name: str) -> None:
         """Make a file that another process put in place survive power loss."""
+
+    def put(self, name: str, content: bytes) -> None:
+        """Put a file in place, as ``create`` without ``settled``: the name belongs to this caller alone."""
+        with self.create(name, settled=False) as file:
+            file.write(content)
 
     def read(self, name: str) -> bytes:
         """Return the content of a file. Raises: FileNotFoundError."""
@@ -101,6 +121,8 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 class LocalFolder(Folder):
     """A folder on a file system of this machine, or mounted on it, that has hard links."""
 
+    piece_bytes = 256 << 10
+    """As much as a processor keeps in its cache while it is hashed and written elsewhere."""
     _durable: ClassVar[set[Path]] = set()
     """The folders whose names this process has synced."""
 
@@ -125,7 +147,7 @@ class LocalFolder(Folder):
             return placed
 
     @contextmanager
-    def create(self, name: str) -> Iterator[IO[bytes]]:
+    def create(self, name: str, *, settled: bool = True) -> Iterator[IO[bytes]]:
         with translated_system_errors(self._path):
             final, aside = self._prepared(name)
             try:
@@ -136,26 +158,33 @@ class LocalFolder(Folder):
                 aside.replace(final)
             finally:
                 aside.unlink(missing_ok=True)
-            sync_folder(final.parent)
+            if settled:
+                sync_folder(final.parent)
 
     def open(self, name: str) -> IO[bytes]:
         with missing_stays_missing(), translated_system_errors(self._path):
             return open(open_plain(self._path / name, os.O_RDONLY), "rb")
 
     def names(self, folder: str = "") -> dict[str, int]:
-        sizes = {}
+        return {name: status.st_size for name, status in self._entries(folder) if stat.S_ISREG(status.st_mode)}
+
+    def times(self, folder: str = "") -> dict[str, float]:
+        return {name: status.st_mtime for name, status in self._entries(folder) if stat.S_ISREG(status.st_mode)}
+
+    def folders(self, folder: str = "") -> list[str]:
+        return sorted(name for name, status in self._entries(folder) if stat.S_ISDIR(status.st_mode))
+
+    def _entries(self, folder: str) -> Iterator[tuple[str, os.stat_result]]:
         with translated_system_errors(self._path):
             try:
                 with os.scandir(self._path / folder) as entries:
                     for entry in entries:
-                        if entry.is_file(follow_symlinks=False):
-                            try:
-                                sizes[entry.name] = entry.stat(follow_symlinks=False).st_size
-                            except FileNotFoundError:  # removed meanwhile
-                                continue
+                        try:
+                            yield entry.name, entry.stat(follow_symlinks=False)
+                        except FileNotFoundError:  # removed meanwhile
+                            continue
             except FileNotFoundError:
-                return {}
-        return sizes
+                return
 
     def remove(self, name: str) -> None:
         with translated_system_errors(self._path):
@@ -213,6 +242,9 @@ class ArrowFolder(Folder):
     system whose rename fails if the name is taken, such as HDFS.
     """
 
+    piece_bytes = 64 << 20
+    """More than most files have: each reading may be a request."""
+
     def __init__(self, filesystem: Any, path: str, location: str, put_if_absent: PutIfAbsent | None) -> None:
         self.location = location
         self._filesystem, self._path, self._put = filesystem, PurePosixPath(path), put_if_absent
@@ -222,7 +254,7 @@ class ArrowFolder(Folder):
         with self._translated():
             if self._put is not None:
                 # A put whose answer is lost is repeated by the client, and then finds its own object.
-                return self._put(str(self._path / name), content) or self.read(name) == content
+                return self._conditional_put(name, content) or self.read(name) == content
             aside = aside_name(name)
             with self._written(aside) as file:
                 file.write(content)
@@ -235,8 +267,14 @@ class ArrowFolder(Folder):
             finally:
                 self.remove(aside)
 
+    def put(self, name: str, content: bytes) -> None:
+        if self._put is None:
+            super().put(name, content)
+        elif not self.put_if_absent(name, content):  # One request: a stream of Arrow makes three or more.
+            raise StoreUnavailableError(f"{self.location} has another file {name} already: remove it")
+
     @contextmanager
-    def create(self, name: str) -> Iterator[IO[bytes]]:
+    def create(self, name: str, *, settled: bool = True) -> Iterator[IO[bytes]]:
         with self._translated():
             aside = aside_name(name) if self._renames else name
             with self._written(aside) as file:
@@ -279,10 +317,30 @@ class ArrowFolder(Folder):
         import pyarrow.fs
 
         with self._translated():
-            infos = self._filesystem.get_file_info(
-                pyarrow.fs.FileSelector(str(self._path / folder), allow_not_found=True)
-            )
-            return {info.base_name: info.size for info in infos if info.type == pyarrow.fs.FileType.File}
+            return {info.base_name: info.size for info in self._infos(folder) if info.type == pyarrow.fs.FileType.File}
+
+    def times(self, folder: str = "") -> dict[str, float]:
+        import pyarrow.fs
+
+        with self._translated():
+            return {
+                info.base_name: info.mtime_ns / 1e9
+                for info in self._infos(folder)
+                if info.type == pyarrow.fs.FileType.File
+            }
+
+    def folders(self, folder: str = "") -> list[str]:
+        import pyarrow.fs
+
+        with self._translated():
+            infos = self._infos(folder)
+            return sorted(info.base_name for info in infos if info.type == pyarrow.fs.FileType.Directory)
+
+    def _infos(self, folder: str) -> Any:
+        import pyarrow.fs
+
+        path = str(self._path / folder)
+        return self._filesystem.get_file_info(pyarrow.fs.FileSelector(path, allow_not_found=True))
 
     def remove(self, name: str) -> None:
         with self._translated():
@@ -309,6 +367,17 @@ class ArrowFolder(Folder):
 
         [info] = self._filesystem.get_file_info([str(self._path / name)])
         return bool(info.type != pyarrow.fs.FileType.NotFound)
+
+    def _conditional_put(self, name: str, content: bytes) -> bool:
+        """Call the function that was given. Its errors are those of a library that is not known here."""
+        assert self._put is not None
+        try:
+            return self._put(str(self._path / name), content)
+        except (StoreError, OSError):
+            raise
+        except Exception as error:
+            text = f"{self.location} did not take {name}: {type(error).__name__}: {error}"
+            raise StoreUnavailableError(text) from error
 
     def _translated(self) -> Any:
         return translated_system_errors(Path(self.location))

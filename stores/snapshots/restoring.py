@@ -1,0 +1,158 @@
+"""A store that begins from the files of a snapshot: the choice of one, and its files beside the store's place.
+
+Each part is verified while it is written. The store that is made is complete, verified and synced, or none.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from stores.errors import StoreError, StoreIncompatibleError
+from stores.failpoints import Part, declare, reach
+from stores.files.creation import LOCK_FILE, create, is_unused, wipe
+from stores.files.identity import present_version
+from stores.files.locks import take
+from stores.files.plain_files import make_file, make_folder, remove, translated_system_errors
+from stores.interface import Durability
+from stores.registry import Backend
+from stores.snapshots.index import IndexName, SnapshotIndex, SnapshotKind, StoredPart
+from stores.snapshots.objects import StoreObjects
+
+PART_FETCHED = declare(
+    "snapshot.part_fetched", "one more part of the files is in the store that is made", part=Part.CHANGE
+)
+FILES_FETCHED = declare(
+    "snapshot.files_fetched", "all files are in the store that is made, which does not count yet", part=Part.CHANGE
+)
+_SYNC_BYTES = 32 << 20
+Refuse = Callable[[IndexName, object], None]
+"""Called with the name of a snapshot and the reason why it is not used."""
+
+
+def fitting(
+    objects: StoreObjects, kind: SnapshotKind, misfit: Callable[[IndexName], str | None], refuse: Refuse
+) -> Iterator[SnapshotIndex]:
+    """Return the snapshots of this kind from the newest to the oldest. ``misfit`` says why one is not read at all.
+
+    Raises: StoreUnavailableError if the folder can't be read.
+    """
+    for name in objects.indexes():
+        reason = misfit(name)
+        if reason is None:
+            try:
+                index = objects.index(name)
+                reason = index.kind.misfit(kind)
+            except StoreError as error:
+                reason = str(error)
+        if reason is None:
+            yield index
+        else:
+            refuse(name, reason)
+
+
+def make_store(
+    objects: StoreObjects,
+    index: SnapshotIndex,
+    path: Path,
+    backend: Backend,
+    threads: int,
+    fetched: Callable[[int], None] = lambda num_bytes: None,
+) -> None:
+    """Make the store of a snapshot in the folder ``path``, in place of one that was begun there before.
+
+    ``fetched`` is called on this thread with the bytes that are there, again and again. An exception in it ends the
+    call, and nothing is left.
+
+    Raises: StoreCorruptedError if a part is missing or changed; StoreUnavailableError.
+    """
+
+    def build(folder: Path) -> None:
+        _check_room(folder, index.num_bytes)
+        _build(folder, backend)
+        _fetch_files(objects, index, folder / "data", threads, fetched)
+
+    wipe(path)
+    with translated_system_errors(path):
+        make_folder(path)
+        lock = take(path / LOCK_FILE)
+        try:
+            if not is_unused(path):
+                raise StoreIncompatibleError(f"{path} has other files than a store's: move them away")
+            create(path, backend.name, build)
+        finally:
+            os.close(lock)
+
+
+def _check_room(folder: Path, num_bytes: int) -> None:
+    """Check that the disk has room for the files, before any of them is fetched. Raises: OSError, ENOSPC."""
+    if shutil.disk_usage(folder).free < num_bytes:
+        raise OSError(errno.ENOSPC, f"the files of the snapshot have {num_bytes:,} bytes", str(folder))
+
+
+def _build(folder: Path, backend: Backend) -> None:
+    """Build a new store without its data: a strategy may have more than that, such as a second engine."""
+    level = next(level for level in reversed(Durability) if level in backend.durabilities)
+    backend.load_strategy().build(backend.load_engine(), folder, level, backend.options)
+    for path in (folder / "data").iterdir():
+        remove(path)
+
+
+def _fetch_files(
+    objects: StoreObjects, index: SnapshotIndex, folder: Path, threads: int, fetched: Callable[[int], None]
+) -> None:
+    targets: list[int] = []
+    pieces = []
+    try:
+        for file in index.files:
+            targets.append(make_file(folder / file.name))
+            os.ftruncate(targets[-1], file.num_bytes)
+            at = 0
+            for part in file.parts:
+                pieces.append((targets[-1], part, at))
+                at += part.num_bytes
+        _fetch(objects, pieces, threads, fetched)
+    finally:
+        for descriptor in targets:
+            os.close(descriptor)
+    reach(FILES_FETCHED)
+
+
+def _fetch(
+    objects: StoreObjects, pieces: list[tuple[int, StoredPart, int]], threads: int, fetched: Callable[[int], None]
+) -> None:
+    def fetch(descriptor: int, part: StoredPart, at: int) -> int:
+        objects.fetch(part, lambda place, piece: _write(descriptor, piece, at + place))
+        reach(PART_FETCHED)
+        return part.num_bytes
+
+    num_bytes, synced, written = 0, 0, set()
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="snapshot")
+    try:
+        for descriptor, done in [(piece[0], pool.submit(fetch, *piece)) for piece in pieces]:
+            num_bytes += done.result()
+            written.add(descriptor)
+            fetched(num_bytes)
+            # The disk writes while the next parts are read and hashed: the store is synced at the end anyway.
+            if num_bytes - synced >= _SYNC_BYTES:
+                for each in written:
+                    os.fsync(each)
+                synced, written = num_bytes, set()
+    finally:
+        # The descriptors are in use until the last part is written.
+        pool.shutdown(cancel_futures=True)
+
+
+def _write(descriptor: int, piece: memoryview, at: int) -> None:
+    if os.pwrite(descriptor, piece, at) != len(piece):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def kind_of(changelog_id: str, backend: Backend, marks: Mapping[str, bytes | None]) -> SnapshotKind:
+    """Return the kind of a store of this release, whose records ``marks`` describe."""
+    texts = {name: None if mark is None else mark.decode("latin-1") for name, mark in marks.items()}
+    return SnapshotKind(changelog_id, backend.name, present_version(), texts)

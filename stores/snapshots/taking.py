@@ -1,0 +1,296 @@
+"""The snapshots of one store, taken after commits, beside the work of its task.
+
+On the task's thread a snapshot only begins: RocksDB makes hard links to its tables, LMDB and SQLite begin a read
+transaction. Before that, RocksDB's write buffers are flushed in the background. Another thread copies, hashes and sends
+the files, and puts the index last. A snapshot that fails is logged and counted, and its task continues.
+
+A snapshot shows one commit of the store, and so the changelog up to one committed offset. That never becomes wrong:
+neither if another owner has the task by the time it is in place, nor if that one takes snapshots as well.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import token_hex
+from threading import Event, Thread
+from time import monotonic
+from typing import NamedTuple
+
+from stores.engines.engine import Capture, Engine
+from stores.errors import StoreError
+from stores.failpoints import Part, declare, reach
+from stores.files.creation import CAPTURED
+from stores.files.plain_files import make_folder, translated_system_errors
+from stores.interface import Position
+from stores.meta_entries import OFFSET, POSITION, decode_marks, decode_offsets
+from stores.records.expiry import STREAM_TIME, stream_time_of
+from stores.snapshots.index import IndexName, SnapshotIndex, SnapshotKind, StoredPart
+from stores.snapshots.objects import StoreObjects
+from stores.snapshots.pruning import prune
+from stores.snapshots.sending import EndedError, Place, Upload
+from stores.snapshots.settings import Snapshots
+from stores.strategies.store import Store
+
+_log = logging.getLogger(__name__)
+
+BEGUN = declare("snapshot.begun", "the files of a commit are held, and nothing of them is sent", part=Part.CHANGE)
+SENT = declare("snapshot.sent", "all parts of a snapshot are in place, without an index", part=Part.CHANGE)
+INDEXED = declare("snapshot.indexed", "the index of a snapshot is in place", part=Part.CHANGE)
+END_S = 30.0
+"""The time to wait for the end of an upload whose store is closed. A part that is on its way is not interrupted."""
+
+
+@dataclass(slots=True)
+class SnapshotFigures:
+    """The figures of the snapshots of one store, since its task was made. Written by one thread at a time."""
+
+    total: int = 0
+    """Snapshots that were put in place."""
+    failed_total: int = 0
+    bytes_total: int = 0
+    """Bytes of files that were sent."""
+    objects_total: int = 0
+    """Objects that were sent."""
+    offset: int | None = None
+    """The changelog offset of the last snapshot; None before the first."""
+    restore_total: int = 0
+    """Restores that began from a snapshot."""
+
+
+class _Begun(NamedTuple):
+    """A snapshot that has begun."""
+
+    capture: Capture
+    folder: Path
+    part_bytes: int
+    offset: int
+    position: Position
+    stream_time_ms: int
+    kind: SnapshotKind
+    created_ms: int
+
+
+class SnapshotTaker:
+    """Takes the snapshots of the store in the folder ``path``. For the thread that writes to the store.
+
+    ``kind`` returns the kind of the open store, or raises StoreError. Each process has a global store: a snapshot of it
+    is left out if another one has put one since the last look.
+    """
+
+    def __init__(
+        self,
+        settings: Snapshots,
+        objects: StoreObjects,
+        path: Path,
+        kind: Callable[[Store], SnapshotKind],
+        figures: SnapshotFigures,
+    ) -> None:
+        self._settings, self._objects, self._kind = settings, objects, kind
+        self._path, self._figures, self._turns = path, figures, settings.turns
+        self._due_s = 0.0
+        self._flush_mark: int | None = None
+        """The commits that are to be flushed before the next snapshot; None if it is not due."""
+        self._last_offset: int | None = None
+        """The offset of the last snapshot that was begun, and has not failed."""
+        self._parts: Mapping[str, StoredPart] | None = None
+        """The parts that the last snapshot names, by digest; None if they must be read from its index."""
+        self._digests: Mapping[Place, str] = {}
+        self._newest: IndexName | None = None
+        """The newest index at the last look for another process's turn."""
+        self._thread: Thread | None = None
+        self._ended = Event()
+        self._capture: Capture | None = None
+
+    def begin(self) -> None:
+        """Start the clock: the store was opened."""
+        self._due_s = self._next_s()
+        # Another owner may have taken and removed snapshots meanwhile.
+        self._flush_mark = self._last_offset = self._parts = None
+
+    def after_commit(self, store: Store, offset: int | None) -> None:
+        """Begin a snapshot of the state at ``offset``, if one is due. An error is logged and counted."""
+        if monotonic() < self._due_s or offset is None or self.is_running:
+            return
+        try:
+            # A snapshot that has begun keeps pages from reuse: it does not wait for its turn.
+            if offset == self._last_offset or not self._is_flushed(store) or not self._turns.acquire(blocking=False):
+                return
+            try:
+                self._take(store, offset)
+            except BaseException:
+                self._turns.release()
+                raise
+        except Exception as error:
+            self._due_s, self._flush_mark = self._next_s(), None
+            self._failed(error)
+
+    @property
+    def is_running(self) -> bool:
+        """True while a snapshot is copied or sent."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the end of the snapshot that is under way; return False if that takes too long."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+        return not self.is_running
+
+    def end(self) -> None:
+        """End the snapshot that is under way, without one. The store may then be closed, moved or removed."""
+        self._ended.set()
+        capture, thread = self._capture, self._thread
+        if capture is not None:
+            capture.end()
+        if thread is not None:
+            thread.join(END_S)
+            if thread.is_alive():
+                _log.warning("an upload to %s does not end, and is left to itself", self._settings.location)
+                self._ended = Event()  # The one of that upload stays set.
+                return
+        self._thread = self._capture = None
+        self._ended.clear()
+
+    def _next_s(self) -> float:
+        return monotonic() + self._settings.interval_ms / 1_000
+
+    def _is_flushed(self, store: Store) -> bool:
+        """Return whether most of the store is flushed; else begin that. A snapshot then has little to flush."""
+        persistence = store.persistence
+        if self._flush_mark is None:
+            self._flush_mark = persistence.mark()
+        if persistence.persisted() >= self._flush_mark:
+            return True
+        persistence.begin()
+        return False
+
+    def _take(self, store: Store, offset: int) -> None:
+        self._due_s, self._flush_mark = self._next_s(), None
+        kind = self._kind(store)
+        engine = store.staging.engine
+        folder = self._path / CAPTURED / token_hex(4)
+        with translated_system_errors(folder):
+            make_folder(folder.parent)
+        self._capture = capture = engine.capture(folder)
+        try:
+            begun = self._begun(engine, capture, folder, offset, kind)
+            self._last_offset = offset
+            reach(BEGUN)
+            thread = Thread(target=self._run, args=(begun, self._ended), name="snapshot", daemon=True)
+            thread.start()
+        except BaseException:
+            self._last_offset = None
+            capture.end()
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        self._thread = thread
+
+    def _begun(self, engine: Engine, capture: Capture, folder: Path, offset: int, kind: SnapshotKind) -> _Begun:
+        meta = engine.meta()
+        reached = self._objects.offset_in(decode_offsets(OFFSET, meta))
+        if reached != offset:
+            raise StoreError(
+                f"the store {self._path} is at offset {reached}, and not at {offset}: no snapshot is taken"
+            )
+        stream_time_ms = stream_time_of(decode_marks(meta).get(STREAM_TIME))
+        position = decode_offsets(POSITION, meta)
+        part_bytes, created_ms = engine.kind.part_bytes, time.time_ns() // 1_000_000
+        return _Begun(capture, folder, part_bytes, offset, position, stream_time_ms, kind, created_ms)
+
+    def _run(self, begun: _Begun, ended: Event) -> None:
+        try:
+            if self._objects.of_whole_topic and self._was_anothers_turn(begun.kind):
+                return
+            begun.capture.complete()
+            self._upload(begun, ended)
+        except EndedError:
+            _log.debug("a snapshot of %s was ended, because the store is closed", self._path)
+        except Exception as error:
+            self._parts = self._last_offset = None
+            if not ended.is_set():
+                self._failed(error)
+        finally:
+            begun.capture.end()
+            shutil.rmtree(begun.folder, ignore_errors=True)
+            with suppress(OSError):
+                begun.folder.parent.rmdir()
+            self._turns.release()
+
+    def _upload(self, begun: _Begun, ended: Event) -> None:
+        began_s = monotonic()
+        upload = Upload(self._objects, self._settings, self._known(begun.kind), self._digests, ended)
+        try:
+            files = upload.send(begun.folder, begun.part_bytes, never_change=begun.capture.shares_files)
+        finally:
+            self._figures.bytes_total += upload.num_bytes
+            self._figures.objects_total += upload.num_objects
+        reach(SENT)
+        index = SnapshotIndex(
+            partition=self._objects.partition,
+            offset=begun.offset,
+            kind=begun.kind,
+            position=begun.position,
+            stream_time_ms=begun.stream_time_ms,
+            created_ms=begun.created_ms,
+            files=files,
+        )
+        is_new = self._objects.put_index(index)
+        reach(INDEXED)
+        # Another owner has put that of the same commit: nothing names the parts of this one.
+        self._parts = {part.digest: part for part in index.parts()} if is_new else None
+        self._digests, self._newest = upload.digests, index.name
+        self._figures.total += is_new
+        self._figures.offset = begun.offset
+        _log.info(
+            "a snapshot of %s at offset %d is in %s: %d of %d bytes were sent, in %.1f s",
+            self._path,
+            begun.offset,
+            self._settings.location,
+            upload.num_bytes,
+            index.num_bytes,
+            monotonic() - began_s,
+        )
+        self._prune()
+
+    def _was_anothers_turn(self, kind: SnapshotKind) -> bool:
+        """Return whether another process has put a snapshot since the last call. Raises: StoreUnavailableError."""
+        before, self._newest = self._newest, next(self._indexes(kind), None)
+        return self._newest is not None and self._newest != before
+
+    def _indexes(self, kind: SnapshotKind) -> Iterator[IndexName]:
+        """Return the indexes of this kind, from the newest on.
+
+        One of an earlier changelog of the same name may have a higher offset, and nothing in common with this store.
+        """
+        return (name for name in self._objects.indexes() if name.digest == kind.digest)
+
+    def _known(self, kind: SnapshotKind) -> Mapping[str, StoredPart]:
+        """Return the parts that this store's last index names, by digest, as far as they are there.
+
+        Somebody may have removed some since they were sent. Raises: StoreUnavailableError.
+        """
+        sizes = self._objects.sizes()
+        named = self._read_parts(kind) if self._parts is None else self._parts
+        return {digest: part for digest, part in named.items() if sizes.get(str(part)) == part.num_bytes}
+
+    def _read_parts(self, kind: SnapshotKind) -> Mapping[str, StoredPart]:
+        """Return the parts that the newest index of this kind names, by digest."""
+        with suppress(StoreError):
+            for name in self._indexes(kind):
+                return {part.digest: part for part in self._objects.index(name).parts()}
+        return {}
+
+    def _prune(self) -> None:
+        try:
+            prune(self._objects, self._settings.keep, self._settings.grace_ms / 1_000)
+        except StoreError as error:
+            _log.warning("old snapshots in %s are not removed: %s", self._settings.location, error)
+
+    def _failed(self, error: Exception) -> None:
+        self._figures.failed_total += 1
+        _log.warning("a snapshot of %s was not taken, and its task continues: %s", self._path, error)
