@@ -116,7 +116,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     bench.add_argument(
         "--only",
         metavar="STAGES",
-        help="some of store,jvm,kafka,stateful,throughput,opening,scale,crash,broker,queries,iofaults,readers",
+        help="some of store,jvm,kafka,stateful,throughput,opening,restore,scale,crash,broker,queries,iofaults,readers",
     )
     bench.add_argument("--backends", metavar="NAMES", help="comma-separated backends (default: all)")
     bench.add_argument("--master", help="a Spark master, instead of all cores of this machine")

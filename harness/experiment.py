@@ -302,6 +302,10 @@ class Experiment(ABC, Generic[T]):
         """Return how many seconds a trial takes, roughly, or 0 if it is short: a run begins none that cannot fit."""
         return 0.0
 
+    def kept_s(self, others: Sequence[T]) -> float:
+        """Return the seconds that a local trial leaves to ``others`` after it, if it has as many to spare: none."""
+        return 0.0
+
     def tried(self, trial: T, rows: Sequence[Row]) -> int:
         """Return how much of its ``extent`` a trial has tried that returned ``rows``: all, unless its time was over."""
         return self.extent(trial)[1]

@@ -22,7 +22,7 @@ from harness.experiments.registry import experiments, grid_of, kinds, stages
 from harness.folders import RUNS, SOURCE
 from harness.interruption import interruption_status
 from harness.progress import Progress
-from harness.report.coverage import LEFT_OUT, CoveredRun, coverage_rows, left_out, left_out_sentence
+from harness.report.coverage import LEFT_OUT, TOO_SHORT, CoveredRun, coverage_rows, left_out, sentence_of
 from harness.report.environment import commit_of, environment
 from harness.report.ratios import ratio_table, undecided_sentence
 from harness.report.rows import (
@@ -159,6 +159,7 @@ def bench(request: BenchRequest) -> int:
     progress.stage("report")
     keep_rows(run_folder, coverage_rows(coverage.read()))
     facts[LEFT_OUT] = cut = left_out({part.experiment.name: part.extents() for part in parts})
+    facts[TOO_SHORT] = {part.experiment.name: part.share for part in parts if part.share.is_too_short}
     problems = [*(problem for part in parts for problem in part.outcome.problems), *bench_run.problems]
     facts["events"] = list(dict.fromkeys(note for part in parts for note in part.outcome.notes))
     facts["problems"] = [shortened(problem) for problem in problems]
@@ -170,9 +171,9 @@ def bench(request: BenchRequest) -> int:
     for each in request.chosen():
         if each.stage in skipped:
             print(f"{each.title} were skipped: {skipped[each.stage]}")
-    for name, extent in cut.items():
+    for name in cut:
         each = experiments()[name]
-        print(f"{each.words or each.title}: {left_out_sentence(extent)}")
+        print(f"{each.words or each.title}: {sentence_of(facts, name)}")
     if (run_folder / FAILURES).exists():
         print(f"Each failure is a file in {run_folder / FAILURES}, with the command that repeats it.")
     print(f"The report is {report}.")
@@ -281,15 +282,23 @@ def prove(
     print("\n\n".join(table.plain() for table in experiment.tables(figures, rows)), end="\n\n")
     if bounded := experiment.left_out(figures):
         print(f"{bounded} With --profile night (make: PROFILE=night) it is all of them.\n")
-    if undecided := undecided_sentence(figures):
+    undecided = grid.undecided(figures)
+    if undecided:
         print(f"{undecided}\n")
     problems = [*part.outcome.problems, *map(str, experiment.failures(figures, rows)), *grid.missed(figures)]
     for problem in problems[:PROBLEMS_SHOWN]:
         print(problem)
     if len(problems) > PROBLEMS_SHOWN:
         print(f"and {len(problems) - PROBLEMS_SHOWN:,} more, with all rows in {folder}")
-    print(f"{file.name} {'does not hold' if problems else 'holds'} (seed {seed}).")
+    print(f"{file.name} {verdict(problems, undecided)} (seed {seed}).")
     return not problems
+
+
+def verdict(problems: Sequence[str], undecided: str) -> str:
+    """Return whether a claim holds, in words. ``undecided`` is the sentence about what the run leaves open, or ""."""
+    if problems:
+        return "does not hold"
+    return "holds as far as it is decided" if undecided else "holds"
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Self, get_args, get_origin, get_type_hints
 
 from harness.budget import check_profile
 from harness.folders import SCENARIOS
+from harness.report.ratios import undecided_sentence
 from harness.workloads.event_log import EventLog
 from harness.workloads.suggestion import check_known, unknown
 from stores.errors import ConfigError, nearest
@@ -195,6 +196,10 @@ class Grid(ABC):
     def missed(self, figures: Figures) -> list[str]:
         """Return a sentence for each claim, beside those about single trials, that the figures do not reach."""
         return [self.missed_ratio(figure) for figure in figures["ratio"] if figure["met"] is False]
+
+    def undecided(self, figures: Figures) -> str:
+        """Return a sentence about what the figures leave open of the claim; "" if they decide it."""
+        return undecided_sentence(figures)
 
     def missed_ratio(self, figure: Mapping[str, Any]) -> str:
         """Return the sentence for a ratio that misses its threshold."""

@@ -23,7 +23,7 @@ from harness.folders import temporary_folder
 from harness.processes.child import MeasurementFailedError
 from harness.processes.load import LoadWatch, load_columns
 from harness.progress import Progress
-from harness.report.coverage import Seen
+from harness.report.coverage import Seen, Share
 from harness.report.rows import by_kind, write_rows
 from harness.spark.gang import Gangs
 from harness.spark.runner import run_trials
@@ -62,6 +62,8 @@ class ExperimentRun:
         """The rows as the trials have returned them, the problems and the extent."""
         self.rows: list[Row] = []
         """The rows for the report."""
+        self.share = Share()
+        """The time that its local trials had when they last began."""
 
     @property
     def is_local(self) -> bool:
@@ -75,6 +77,7 @@ class ExperimentRun:
         finished are written.
         """
         if self.is_local:
+            self.share = Share(max(0.0, deadline.remaining_s), min(map(self.experiment.cost_s, trials), default=0.0))
             self.outcome.add(run_local(self.experiment, trials, say, deadline, self._keep))
             return
 
@@ -153,7 +156,8 @@ def run_local(
         for number, trial in enumerate(trials, 1):
             rows = None
             if len(outcome.problems) < PROBLEMS_MAX and deadline.remaining_s > experiment.cost_s(trial):
-                rows = _tried(experiment, trial, TrialWorker(folder / f"{number}", deadline=deadline, say=say), outcome)
+                own = _own_deadline(experiment, trial, trials[number:], deadline)
+                rows = _tried(experiment, trial, TrialWorker(folder / f"{number}", deadline=own, say=say), outcome)
             unit, size = experiment.extent(trial)
             outcome.count(unit, 0 if rows is None else experiment.tried(trial, rows), size)
             if rows:
@@ -162,6 +166,13 @@ def run_local(
                 if line := experiment.line(trial, rows):
                     say(f"{number}/{len(trials)}  {line}")
     return outcome
+
+
+def _own_deadline(experiment: Experiment[Any], trial: Any, others: Sequence[Any], deadline: Deadline) -> Deadline:
+    """Return the deadline of a trial that begins now: earlier than that of all if it can leave time to others."""
+    kept_s = experiment.kept_s(others)
+    fits = deadline.remaining_s > experiment.cost_s(trial) + kept_s
+    return replace(deadline, at=deadline.at - kept_s) if fits else deadline
 
 
 def _tried(experiment: Experiment[Any], trial: Any, worker: TrialWorker, outcome: Outcome) -> list[Row] | None:

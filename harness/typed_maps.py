@@ -1,8 +1,9 @@
 """Typed stores as maps of bytes to bytes, so that all trials and models of plain stores also apply to them.
 
-A key has one place: a window or session that is derived from the key alone, so that the keys of one commit are in
-several segments, also old ones. An entry at any other place is shown under a key that no model has, and a value with
-another timestamp as a value that no model has. Keys of the changelog are read without the library's code.
+A key has one place: a window, session or version that is derived from the key alone, so that the keys of one commit are
+in several segments, also old ones. An entry at any other place is shown under a key that no model has, and a value with
+another timestamp, or with other headers, as a value that no model has. Keys of the changelog are read without the
+library's code.
 """
 
 from __future__ import annotations
@@ -14,7 +15,18 @@ from typing import Any
 from zlib import crc32
 
 from harness.workloads.suggestion import check_known
-from stores.records import BYTES, KeyValue, RecordKind, Session, TimestampedKeyValue, Window, Windowed
+from stores.changelog.interface import Headers
+from stores.records import (
+    BYTES,
+    KeyValue,
+    RecordKind,
+    Session,
+    TimestampedKeyValue,
+    TimestampedKeyValueWithHeaders,
+    Versioned,
+    Window,
+    Windowed,
+)
 
 SEGMENT_MS = 60_000
 RETENTION_MS = 20_000 * SEGMENT_MS
@@ -162,7 +174,7 @@ class _KeyValueMap(TypedMap):
 
 
 class _TimestampedMap(_KeyValueMap):
-    kind = TimestampedKeyValue(BYTES, BYTES)
+    kind: RecordKind = TimestampedKeyValue(BYTES, BYTES)
 
     def get(self, key: bytes) -> bytes | None:
         return _at_its_time(self.typed.get(key))
@@ -172,6 +184,34 @@ class _TimestampedMap(_KeyValueMap):
 
     def _pair(self, key: Any, value: Any) -> tuple[bytes, bytes]:
         return key, _at_its_time(value) or b""
+
+
+class _HeadersMap(_TimestampedMap):
+    kind = TimestampedKeyValueWithHeaders(BYTES, BYTES)
+
+    def get(self, key: bytes) -> bytes | None:
+        return _with_its_headers(self.typed.get(key))
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        self.typed.put(key, value, _time_of(value), _headers_of(value))
+
+    def _pair(self, key: Any, value: Any) -> tuple[bytes, bytes]:
+        return key, _with_its_headers(value) or b""
+
+
+class _VersionedMap(_KeyValueMap):
+    """Each put replaces the version of its key, which is at one time."""
+
+    kind = Versioned(BYTES, BYTES, history_retention_ms=RETENTION_MS)
+
+    def get(self, key: bytes) -> bytes | None:
+        return _at_time(self.typed.get(key), self._place(key))
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        self.typed.put(key, value, self._place(key))
+
+    def _pair(self, key: Any, value: Any) -> tuple[bytes, bytes]:
+        return key, _at_time(value, self._place(key)) or b""
 
 
 class _WindowMap(TypedMap):
@@ -246,15 +286,20 @@ KINDS: Mapping[str, type[TypedMap]] = MappingProxyType(
     {
         "key-value": _KeyValueMap,
         "timestamped-key-value": _TimestampedMap,
+        "timestamped-key-value-with-headers": _HeadersMap,
+        "versioned-key-value": _VersionedMap,
         "window": _WindowMap,
         "session": _SessionMap,
     }
 )
 """The map of each kind of typed store. Sessions have timestamps, windows have none."""
-_TIMESTAMPED = ("timestamped-key-value", "session")
+_TIMESTAMPED = ("timestamped-key-value", "timestamped-key-value-with-headers", "session")
 PLAIN = ""
 """The kind of a store of bytes, which is not a typed one."""
-IN_TURN = (PLAIN, "window", "session", "timestamped-key-value")
+IN_TURN = (
+    *(PLAIN, "window", "session", "timestamped-key-value"),
+    *("timestamped-key-value-with-headers", "versioned-key-value"),
+)
 """The kinds over which trials rotate, with the same number of trials for each."""
 
 
@@ -278,9 +323,16 @@ def logged_key(name: str, key: bytes | None) -> bytes | None:
     return KINDS[name].logged(key, place) if name and key is not None else key
 
 
-def logged_time_ms(name: str, value: bytes | None) -> int:
-    """Return the time of a changelog record with ``value``, in a store of the kind ``name``; -1 if it has none."""
+def logged_time_ms(name: str, key: bytes, value: bytes | None) -> int:
+    """Return the time of a changelog record, in a store of the kind ``name``; -1 if it has none."""
+    if name == "versioned-key-value":
+        return place(key)
     return _time_of(value) if name in _TIMESTAMPED else -1
+
+
+def logged_headers(name: str, value: bytes | None) -> Headers:
+    """Return the headers of a changelog record with ``value``, in a store of the kind ``name``."""
+    return _headers_of(value) if name == "timestamped-key-value-with-headers" else ()
 
 
 def check_kind(name: str) -> None:
@@ -303,10 +355,26 @@ def _time_of(value: bytes | None) -> int:
 
 
 def _at_its_time(found: Any) -> bytes | None:
+    return None if found is None else _at_time(found, _time_of(found.value))
+
+
+def _at_time(found: Any, time_ms: int) -> bytes | None:
     if found is None:
         return None
     value: bytes = found.value
-    return value if found.timestamp_ms == _time_of(value) else b"%b, of another time" % value
+    return value if found.timestamp_ms == time_ms else b"%b, of another time" % value
+
+
+def _headers_of(value: bytes | None) -> Headers:
+    """Return one to three headers, or none."""
+    number = crc32(value or b"")
+    return (("value", value), ("none", None), ("number", b"%d" % number))[: number % 4]
+
+
+def _with_its_headers(found: Any) -> bytes | None:
+    if found is None or found.headers == _headers_of(found.value):
+        return _at_its_time(found)
+    return b"%b, with other headers" % found.value
 
 
 def _unescaped(key: bytes) -> bytes:

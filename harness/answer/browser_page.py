@@ -62,16 +62,17 @@ def browser_page(
     picks = choices(figures, backends)
     names = [page.name for page in pages if page.body]
     points = landscapes(figures, backends)
+    packed: list[str] = []
     sections = [
         Section("answer", "The answer", _answer(picks, names, level_sentence(figures, environment))),
-        Section("losses", "Where it loses", _losses(figures, backends, names)),
+        Section("losses", "Where it loses", _losses(figures, backends, names, packed)),
         Section("proven", "What was proven", _proven(figures, pages, names)),
         Section("not-proven", "What was not proven", _not_proven(picks, figures, pages, facts, names), folded=True),
-        Section("side-by-side", "All backends side by side", _side_by_side(figures, backends, names)),
+        Section("side-by-side", "All backends side by side", _side_by_side(figures, backends, names, packed)),
         Section("plots", "Plots", _plots(pages, backends), folded=True),
         *([Section("history", "What changed", _updates(history, environment), folded=True)] if history else []),
-        Section("ratios", "Ratios", _ratios(figures, names), folded=True),
-        Section("tables", "All tables", _tables(pages, names), folded=True),
+        Section("ratios", "Ratios", _ratios(figures, names, packed), folded=True),
+        Section("tables", "All tables", _tables(pages, names, packed), folded=True),
         Section("machine", "The machine", _machine(facts, environment), folded=True),
         Section("correct", "How to correct us", to_html(_CORRECT_US, ())),
     ]
@@ -87,7 +88,7 @@ def browser_page(
         "looks": list(LOOKS),
         "picker": first_screen.picker_data(points, picks),
     }
-    return assemble(_TITLE, _head(figures, facts, environment), first, sections, data)
+    return assemble(_TITLE, _head(figures, facts, environment), first, sections, data, packed)
 
 
 def _head(figures: Figures, facts: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
@@ -151,12 +152,18 @@ def _list(items: Sequence[str]) -> str:
     return '<ul class="counts">\n' + "\n".join(items) + "\n</ul>"
 
 
-def _side_by_side(figures: Figures, backends: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> str:
+def _side_by_side(
+    figures: Figures, backends: Mapping[str, Mapping[str, Any]], names: Sequence[str], packed: list[str]
+) -> str:
     tables = [(level, summary_table(figures, backends, level)) for level in LEVELS]
-    return "\n".join(to_html(table.markdown(), names, level.lower()) for level, table in tables if table.rows)
+    return "\n".join(
+        to_html(table.markdown(), names, level.lower(), packed=packed) for level, table in tables if table.rows
+    )
 
 
-def _losses(figures: Figures, backends: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> str:
+def _losses(
+    figures: Figures, backends: Mapping[str, Mapping[str, Any]], names: Sequence[str], packed: list[str]
+) -> str:
     missed = [row for row in figures["ratio"] if row["met"] is False]
     lost = lost_cells(figures, backends)
     parts = [
@@ -165,7 +172,7 @@ def _losses(figures: Figures, backends: Mapping[str, Mapping[str, Any]], names: 
         missed_table(figures).markdown() if missed else "No threshold that the run decides was missed.\n",
         loss_table(lost).folded() if lost else "No cell has such a backend.\n",
     ]
-    return f'<div class="cards">{to_html(chr(10).join(parts), names, "losses")}</div>'
+    return f'<div class="cards">{to_html(chr(10).join(parts), names, "losses", packed=packed)}</div>'
 
 
 def _matrix(pages: Sequence[Page]) -> str:
@@ -213,17 +220,17 @@ def _machine(facts: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
     return to_html(machine_page(facts, environment).partition("\n")[2], (), "machine")
 
 
-def _ratios(figures: Figures, names: Sequence[str]) -> str:
-    return to_html(f"{ratio_sentence(figures)}\n\n{ratio_table(figures).folded(0)}", names, "ratios")
+def _ratios(figures: Figures, names: Sequence[str], packed: list[str]) -> str:
+    return to_html(f"{ratio_sentence(figures)}\n\n{ratio_table(figures).folded(0)}", names, "ratios", packed=packed)
 
 
-def _tables(pages: Sequence[Page], names: Sequence[str]) -> str:
+def _tables(pages: Sequence[Page], names: Sequence[str], packed: list[str]) -> str:
     parts = []
     for page in pages:
         if page.body:
             body = "\n".join(part for part in page.body if part)
             source = f"{' '.join(page.shows)}\n\n{body}\n\n## {HOW}\n\n{page.method}"
-            content = to_html(source, names, page.name, deeper=2)
+            content = to_html(source, names, page.name, deeper=2, is_folded=True, packed=packed)
             parts.append(
                 f'<details id="{page.name}"><summary><h3>{escape(page.title)}</h3></summary>\n{content}</details>'
             )

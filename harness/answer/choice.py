@@ -17,8 +17,9 @@ class Choice:
     """The best backend for a need, with formatted figures and their intervals.
 
     ``backend`` is "" if the run does not decide; ``undecided`` then says why. ``ties`` are as good as the backend,
-    ``open_rivals`` may be better by more than 10 %, and the first of them has the best median. ``rounds`` is the number
-    of rounds in which they were measured side by side.
+    ``unclear`` may be, ``open_rivals`` may be better by more than 10 %, and the first of them has the best median.
+    ``next_best`` follows the last of those that ``figure`` names. ``rounds`` is the number of rounds in which they were
+    measured side by side.
     """
 
     need: str
@@ -29,6 +30,7 @@ class Choice:
     undecided: str = ""
     remark: str = ""
     ties: tuple[str, ...] = ()
+    unclear: tuple[str, ...] = ()
     open_rivals: tuple[str, ...] = ()
     rounds: int = 0
 
@@ -79,17 +81,18 @@ def _choice(contest: Contest, figures: Figures) -> Choice:
     ties = ranking.ties if ranking.is_decided else ()
     named = contest.open or (ranking.best, *ties)
     by_name = {row["backend"]: measure.text(row) for row in contest.figures}
-    after = list(by_name)[list(by_name).index(ranking.best) + 1 :]
-    next_best = next((f"{name}, {by_name[name]}" for name in after if name not in named), "")
+    order = list(by_name)
+    after = order[max(map(order.index, named)) + 1 :]
     return Choice(
         contest.words,
         need.durability,
         backend=ranking.best if ranking.is_decided else "",
         figure="; ".join(f"{name} {by_name[name]}" for name in named) if len(named) > 1 else by_name[ranking.best],
-        next_best=next_best,
+        next_best=f"{after[0]}, {by_name[after[0]]}" if after else "",
         undecided=_undecided(contest.open, ranking.rounds),
         remark="; ".join(_remarks(contest, figures)),
         ties=ties,
+        unclear=ranking.unclear if ranking.is_decided else (),
         open_rivals=contest.open,
         rounds=ranking.rounds,
     )

@@ -83,8 +83,10 @@ def default_advice(picks: Sequence[Choice]) -> str:
     """Return the sentence for a reader who has no need in particular: the default, and what the picks say about it."""
     decided = [pick for pick in picks if pick.decided]
     good = sum(DEFAULT in (pick.backend, *pick.ties) for pick in decided)
-    figures = f" It is the pick, or as good, for {good} of {len(decided)} decided needs of this run." if decided else ""
-    return f"**If you do not care:** {DEFAULT}, the default of `StoreConfig`.{figures}"
+    unclear = sum(DEFAULT in pick.unclear for pick in decided)
+    more = f", and may be as good for {unclear} more" if unclear else ""
+    figures = f" It is the pick, or as good, for {good} of {len(decided)} decided needs of this run{more}."
+    return f"**If you do not care:** {DEFAULT}, the default of `StoreConfig`.{figures if decided else ''}"
 
 
 def _decided(picks: Iterable[Choice]) -> dict[tuple[str, str, tuple[str, ...]], list[str]]:

@@ -13,7 +13,7 @@ from harness.experiments.opening.report import READY_AFTER_A_KILL, largest_state
 from harness.experiments.throughput.report import reference
 from harness.report import text
 from harness.report.charts import look
-from harness.report.drawing import WIDTH, backend_class, mark_id, subject_of, values_axis
+from harness.report.drawing import WIDTH, backend_class, mark_id, subject_of, values_axis, with_room
 from harness.report.figures import Figure, Figures, columns
 from harness.report.scales import AxisScale, scale_of
 from harness.report.text import LEVELS
@@ -166,7 +166,7 @@ def _axes(landscape: Landscape, frame: _Frame) -> str:
 
 def _names_of_times(frame: _Frame) -> list[tuple[float, str]]:
     """Return the names below the picture with their places, without those of ticks that "not measured" would cover."""
-    names = [(frame.x.at(tick), text.duration(tick)) for tick in frame.x.ticks()]
+    names = list(with_room((frame.x.at(tick), text.duration(tick)) for tick in frame.x.ticks()))
     if not frame.gutter:
         return names
     middle = frame.x.end + _GUTTER / 2

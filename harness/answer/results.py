@@ -117,7 +117,8 @@ HOW_PICKED = (
     "A pick has the best median among the backends that can do it and kept every promise at that level in this run. No "
     "other one is better by more than 10 %, with a confidence of 99 %, by the ratios of both within the rounds that "
     "measured them. *No difference* names those that are neither better nor worse by more than 10 %: choose among them "
-    "by other needs. *No pick yet* names those that further rounds would distinguish."
+    "by other needs. *Not distinguished yet* names those that may be as good as the pick, or worse. *No pick yet* "
+    "names those of which one may be better than the others by more than 10 %. Further rounds would show which."
 )
 _READING = """\
 Figures are compared within one durability level only. They are medians. An interval contains the true median with a
@@ -215,7 +216,7 @@ def _folded(sentences: Sequence[str]) -> str:
     """Return one line for what was left out, with the sentences folded below it; "" if there are none."""
     if not sentences:
         return ""
-    summary = f"Left out of this run, or not in it: {len(sentences)} kinds of checks and measurements"
+    summary = "Left out of this run, or not in it"
     whole = "".join(f"* {sentence}\n" for sentence in sentences)
     return f"<details>\n<summary>{summary}</summary>\n\n{whole}\n</details>\n"
 

@@ -13,7 +13,7 @@ from harness.workloads.ycsb import VALUE_BYTES, Integers, Values, keys_of
 from stores.changelog import SqliteChangelog
 from stores.changelog.interface import Changelog, Record
 from stores.interface import Durability, KeyValueStore, TopicPartition
-from stores.registry import open_store
+from stores.snapshots import Snapshots
 from stores.tasks import (
     NO_INTERVAL,
     ProcessingGuarantee,
@@ -44,6 +44,8 @@ class StoreOfRecords:
     records: int
     seed: int
     value_bytes: int = VALUE_BYTES
+    memory_max_bytes: int | None = None
+    """The limit on memory that the store gets (``StoreConfig.memory_max_bytes``)."""
 
     @property
     def level(self) -> Durability:
@@ -61,7 +63,12 @@ class StoreOfRecords:
 
     def open(self, path: Path | None = None) -> KeyValueStore:
         """Open the store by itself, without a changelog, at ``path`` or in its folder."""
-        return open_store(self.backend, path or self.folder / STORE, name=STORE, durability=self.level)
+        return self.config.open(path or self.folder / STORE, name=STORE)
+
+    @property
+    def config(self) -> StoreConfig:
+        """The configuration of the store."""
+        return StoreConfig(self.backend, self.level, memory_max_bytes=self.memory_max_bytes)
 
     def log(self) -> SqliteChangelog:
         """Open the changelog."""
@@ -84,13 +91,16 @@ class StoreOfRecords:
         changelog: Changelog,
         on_restore: Callable[[RestoreProgress], None] | None = None,
         state: str = STORE,
+        snapshots: Snapshots | None = None,
     ) -> StreamTask:
         """Return a task that puts its input into the store, not opened. Its state is in the folder ``state``."""
         settings = TaskSettings(
-            commit_interval_ms=NO_INTERVAL, guarantee=ProcessingGuarantee.EXACTLY_ONCE, on_restore=on_restore
+            commit_interval_ms=NO_INTERVAL,
+            guarantee=ProcessingGuarantee.EXACTLY_ONCE,
+            on_restore=on_restore,
+            snapshots=snapshots,
         )
-        config = StoreConfig(self.backend, self.level)
-        return task_of(_APPLICATION, self.folder / state, changelog, config, _keep, settings)
+        return task_of(_APPLICATION, self.folder / state, changelog, self.config, _keep, settings)
 
 
 def _keep(record: Record, context: TaskContext) -> None:

@@ -55,10 +55,19 @@ REPORT = Report(
 )
 
 
-SIZES: Mapping[str, tuple[tuple[float, ...], int]] = MappingProxyType(
-    {SMOKE: ((0.05,), 10), DEFAULT: ((0.02, 0.1), 20), NIGHT: ((0.02, 0.1, 1.0), 50)}
+SIZES: Mapping[str, tuple[tuple[tuple[float, ...], int], ...]] = MappingProxyType(
+    {
+        SMOKE: (((0.05,), 10),),
+        DEFAULT: (((0.02, 0.1), 20),),
+        NIGHT: (((0.02,), 50), ((0.1,), 50), ((1.0,), 10)),
+    }
 )
-"""Commit intervals, and commits. 0.1 s is the default of Kafka Streams under exactly once (``commit.interval.ms``)."""
+"""Commit intervals and commits of each trial of a backend.
+
+0.1 s is the default of Kafka Streams under exactly once (``commit.interval.ms``).
+"""
+START_S = 3.0
+"""The time in which a slow machine starts the process, and opens and closes the stores of an interval."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +94,7 @@ class Visibility(StoresAlone[VisibilityTrial]):
     words = "visibility to readers"
     trial = VisibilityTrial
     program = visibility_measured
+    night_share = 8
     figures_by = {"visibility": "select * from visibility"}
     report = REPORT
     columns = {
@@ -102,6 +112,11 @@ class Visibility(StoresAlone[VisibilityTrial]):
     }
 
     def plan(self, request: Request) -> list[VisibilityTrial]:
-        """Return a trial for each backend."""
-        names = backends() if request.profile == NIGHT else [StoreConfig().backend]
-        return [VisibilityTrial(name, *SIZES[request.profile]) for name in request.among(names)]
+        """Return the trials of each backend. In a night the default one comes first, and the shortest intervals do."""
+        default = StoreConfig().backend
+        names = sorted(backends(), key=lambda name: name != default) if request.profile == NIGHT else [default]
+        return [VisibilityTrial(name, *size) for size in SIZES[request.profile] for name in request.among(names)]
+
+    def cost_s(self, trial: VisibilityTrial) -> float:
+        """Return the time of all intervals, of a writer and of a task."""
+        return sum(START_S + 2 * visibility_measured.writing_s(each, trial.commits) for each in trial.intervals_s)

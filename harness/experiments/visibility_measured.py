@@ -107,6 +107,11 @@ def _intervals(interval_s: float, commits: int) -> int:
     return max(commits, round(SECONDS_AT_LEAST / interval_s))
 
 
+def writing_s(interval_s: float, commits: int) -> float:
+    """Return for how long a writer writes."""
+    return interval_s * _intervals(interval_s, commits)
+
+
 def _looked_at(views: Mapping[IsolationLevel, KeyValueView], written: array[float], write: Callable[[], None]) -> Lags:
     """Let a reader at each level read while ``write`` adds the time of each write to ``written``."""
     over = Event()

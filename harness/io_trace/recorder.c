@@ -67,6 +67,9 @@ static long count; /* the number of operations performed */
 static long fired; /* the number of failed and short calls */
 static __thread const char *site = ""; /* the place that the calls of this thread come from: see operations_site */
 
+/* The longest pause after a failed call. */
+enum { PAUSE_US = 10000 };
+
 /* A file's number is its place in this list. An inode may be reused with a new number: the latest one counts. */
 static struct file {
     dev_t device;
@@ -802,6 +805,12 @@ int msync(void *start, size_t length, int flags) {
             .kind = failed ? SYNC_FAILED : DATASYNC, .file = map->file, .path = path_of(map->file)});
     unlock();
     return result;
+}
+
+/* A background thread of RocksDB sleeps for a second after each error. Nothing is to heal here, so it sleeps less. */
+int usleep(useconds_t microseconds) {
+    int shortened = ours() && fired > 0 && microseconds > PAUSE_US;
+    return REAL(usleep)(shortened ? PAUSE_US : microseconds);
 }
 
 /* The functions that recorder.py calls */

@@ -180,7 +180,9 @@ class _Child:
             if not (goes_on and _is_result(answer)):
                 code = self.end(answer)
         head, _, body = bytes(answer).partition(b"\n")
-        facts: dict[str, Any] = {"error": "", **(json.loads(head) if body.endswith(b"\n") else {})}
+        if not body.endswith(b"\n"):
+            head, body = b"{}", b"null"  # The child ended while it answered.
+        facts: dict[str, Any] = {"error": "", **json.loads(head)}
         length = os.fstat(self._said).st_size
         complaint = os.pread(self._said, _COMPLAINT_BYTES, max(0, length - _COMPLAINT_BYTES))
         if not self.lives:

@@ -8,6 +8,7 @@ classes are out, and have to be tried again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -196,8 +197,23 @@ def _facts(run: CoveredRun) -> dict[str, Any]:
     return {"commit_hash": run.commit, "profile": run.profile, "seed": run.seed, "seconds": run.seconds}
 
 
-LEFT_OUT = "left_out"
-"""The fact of a run that has this, by experiment: the units of which less was tried than planned, with both numbers."""
+LEFT_OUT, TOO_SHORT = "left_out", "too_short"
+"""The facts of a run that have this, by experiment: the units of which less was tried than planned, with both numbers;
+the ``Share`` of one that had too little time for any trial."""
+
+
+class Share(NamedTuple):
+    """The seconds that an experiment had, and those that its shortest trial takes, roughly."""
+
+    had_s: float = math.inf
+    needs_s: float = 0.0
+
+    @property
+    def is_too_short(self) -> bool:
+        """True if no trial can begin."""
+        return self.had_s <= self.needs_s
+
+
 Extents = Mapping[str, Mapping[str, Sequence[int]]]
 """The numbers that were tried and planned, by experiment and unit: ``{"crash": {"trials": (52, 594)}}``."""
 
@@ -211,8 +227,15 @@ def left_out(extents: Extents) -> Extents:
     return {name: units for name, units in cut.items() if units}
 
 
-def left_out_sentence(extent: Mapping[str, Sequence[int]]) -> str:
-    """Return a sentence such as "1,204 of 27,275 points tried within the budget." """
+def left_out_sentence(extent: Mapping[str, Sequence[int]], share: Sequence[float] = ()) -> str:
+    """Return a sentence such as "1,204 of 27,275 points tried within the budget."
+
+    ``share`` is that of an experiment which had too little time for any trial.
+    """
+    if not any(tried for tried, _ in extent.values()):
+        none = " and ".join(f"none of {text.exact(planned)} {unit}" for unit, (_, planned) in extent.items())
+        why = "" if not share else f": its share was {text.duration(share[0])}, and one takes {text.duration(share[1])}"
+        return f"{none} was tried within the budget{why}."
     parts = [f"{text.exact(tried)} of {text.exact(planned)} {unit}" for unit, (tried, planned) in extent.items()]
     return f"{' and '.join(parts)} tried within the budget; the others were left out."
 
@@ -220,7 +243,8 @@ def left_out_sentence(extent: Mapping[str, Sequence[int]]) -> str:
 def sentence_of(facts: Mapping[str, Any], experiment: str) -> str:
     """Return what a run left out of an experiment, from its facts; "" for nothing."""
     cut = facts.get(LEFT_OUT) or {}
-    return left_out_sentence(cut[experiment]) if experiment in cut else ""
+    too_short = facts.get(TOO_SHORT) or {}
+    return left_out_sentence(cut[experiment], too_short.get(experiment, ())) if experiment in cut else ""
 
 
 def summary_of(facts: Mapping[str, Any], titles: Mapping[str, str] = MappingProxyType({})) -> str:

@@ -7,7 +7,7 @@ light and one for dark paper, and a file has its own.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from itertools import groupby
 from pathlib import Path
@@ -57,6 +57,7 @@ SHAPE_STYLE = (
     ".g{stroke:var(--line,#d9dde1);fill:none}.i{stroke:currentColor;stroke-width:5;stroke-linecap:round;opacity:.38}"
     ".l{stroke:currentColor;stroke-width:1.6;fill:none}.m{fill:currentColor;stroke:currentColor;stroke-width:1.6}"
     ".h{fill:var(--paper,#fff)}.p{stroke:var(--paper,#fff)}"
+    f".n{{transform:translateY(4px)}}.v{{text-anchor:end;transform:translate({WIDTH}px,4px)}}"
 )
 """The style rules of lines, marks and words. Colours of the paper are variables of the page, and light in a file."""
 _PAPER_COLOUR = re.compile(r"var\(--\w+,([^)]+)\)")
@@ -183,8 +184,8 @@ def _row(marks: Sequence[Mark], name: str, scale: AxisScale, place: int) -> str:
     backend = marks[0].backend
     return (
         f'<g class="row {backend_class(backend)}"{subject_of(backend)} {moved}>'
-        f'<text y="4">{escape(_shortened(name))}</text>{"".join(_dot(mark, scale) for mark in marks)}'
-        f'<text class="e" x="{WIDTH}" y="4">{_values(marks)}</text></g>'
+        f'<text class="n">{escape(_shortened(name))}</text>{"".join(_dot(mark, scale) for mark in marks)}'
+        f'<text class="v">{_values(marks)}</text></g>'
     )
 
 
@@ -207,9 +208,15 @@ def _interval(mark: Mark, path: Callable[[float, float], str]) -> str:
     return f'<path class="i" d="{path(mark.low, mark.high)}"/>'
 
 
+def _number(value: float) -> str:
+    """Return a number with four digits; a large one without an exponent, which is longer."""
+    digits = f"{value:.4g}"
+    return digits if "e+" not in digits else f"{float(digits):.0f}" if value < 1e8 else digits
+
+
 def _facts(mark: Mark) -> str:
     """Return what the page says of a mark: its measure or step, and its numbers."""
-    numbers = " ".join(f"{end:.4g}" for end in mark.ends)
+    numbers = " ".join(map(_number, mark.ends))
     words = " (busy machine)" * mark.busy
     measure = f' data-m="{escape(mark.measure + words)}"' if mark.measure or words else ""
     name = f' data-s="{escape(mark.subject)}"' if mark.subject and mark.subject != mark.backend else ""
@@ -328,14 +335,20 @@ def _counts(mark: Mark | None) -> str:
     return f"{mark.value:g}/{mark.of}" if mark.of else "0"
 
 
+def with_room(labels: Iterable[tuple[float, str]]) -> Iterator[tuple[float, str]]:
+    """Yield labels, each with the place of its middle from left to right, but none that would cover the one before."""
+    taken_to = float("-inf")
+    for x, label in labels:
+        half = len(label) * _CHARACTER / 2
+        if x - half > taken_to:
+            yield x, label
+            taken_to = x + half + _CHARACTER
+
+
 def _across(scale: AxisScale, y: float, bottom: float) -> str:
     grid = "".join(f"M{scale.at(tick):.0f} {y + 4:g}V{bottom:g}" for tick in scale.ticks())
-    labels, taken_to = "", float("-inf")
-    for tick in scale.ticks():
-        x, half = scale.at(tick), len(tick_text(tick)) * _CHARACTER / 2
-        if x - half > taken_to:
-            labels += f'<text class="s c" x="{x:.0f}" y="{y:g}">{tick_text(tick)}</text>'
-            taken_to = x + half + _CHARACTER
+    places = with_room((scale.at(tick), tick_text(tick)) for tick in scale.ticks())
+    labels = "".join(f'<text class="s c" x="{x:.0f}" y="{y:g}">{label}</text>' for x, label in places)
     return f'<path class="g" d="{grid}"/>{labels}'
 
 

@@ -38,9 +38,9 @@ def grouped(rows: Iterable[Row], names: Sequence[str]) -> list[tuple[Figure, lis
     return [(dict(zip(names, key, strict=True)), group) for key, group in ordered]
 
 
-def in_order(figures: Iterable[Figure]) -> list[Figure]:
-    """Return the figures, ordered by all of their values."""
-    return sorted(figures, key=lambda figure: _sortable(tuple(figure[name] for name in sorted(figure))))
+def in_order(figures: Iterable[Figure], *first: str) -> list[Figure]:
+    """Return the figures, ordered by their values under the names ``first``, and then by all others."""
+    return sorted(figures, key=lambda figure: _sortable(tuple(figure[name] for name in (*first, *sorted(figure)))))
 
 
 def distinct(figures: Sequence[Figure], *names: str) -> list[tuple[Any, ...]]:

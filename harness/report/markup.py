@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import zlib
-from base64 import b64encode
 from collections.abc import Callable, Collection, Iterator, Sequence
 from html import escape, unescape
 from typing import Any
@@ -19,19 +17,33 @@ _PAGE_LINK = re.compile(r"([\w-]+)\.md(?:#(.+))?$")
 _TAG = re.compile(r"</?(?:details|summary|code|br)>")
 """The HTML that a report has in its Markdown. None of them has attributes."""
 _DITTO = '"'
-_PLAIN_MAX = 2_000
-"""Lines of more characters are compressed: they are most of a page's size."""
+_PLAIN_MAX, _FOLDED_PLAIN_MAX = 2_000, 300
+"""Lines of more characters are compressed: they are most of a page's size. The second is for a folded part."""
+_LINES_FROM = 3
+"""A folded table of more rows is lines of cells."""
+_SCRIPTED = ("text", "code_inline", "strong_open", "strong_close", "softbreak")
+"""The parts of a cell that a script makes."""
 Cells = list[list[Token]]
 
 
-def to_html(source: str, pages: Collection[str], name: str = "", deeper: int = 0) -> str:
+def to_html(
+    source: str,
+    pages: Collection[str],
+    name: str = "",
+    deeper: int = 0,
+    *,
+    is_folded: bool = False,
+    packed: list[str] | None = None,
+) -> str:
     """Return Markdown as HTML. Links to the ``pages`` of a report, given by name, become links within one page.
 
     ``name`` is the page that the text is of, and begins the identifiers of its titles and tables; "" is the first page.
     Titles are ``deeper`` by so many levels. Each table is in a box that scrolls by itself. A table with more rows than
-    a report shows is lines of cells with tabs between them, of which a script makes the table. A quotation mark stands
-    for the cell above it. Many such lines are compressed. Other HTML than that of a report is shown as text: names and
-    messages of errors may look like it.
+    a report shows is lines of cells with tabs between them, of which a script makes the table. So are shorter ones in a
+    part of the page that ``is_folded``. A quotation mark stands for the cell above it. With a list ``packed``, many
+    such lines are added to it, for ``assemble``, and HTML has the number of the table there.
+
+    Other HTML than that of a report is shown as text: names and messages of errors may look like it.
     """
     parser = MarkdownIt("commonmark", {"html": True}).enable("table")
     tokens = parser.parse(source)
@@ -49,7 +61,9 @@ def to_html(source: str, pages: Collection[str], name: str = "", deeper: int = 0
         return str(parser.renderer.render([cell], parser.options, {}))
 
     html: str = parser.renderer.render(
-        _boxed(tokens, name, f"{name}.md" if name in pages else FIRST_PAGE, rendered), parser.options, {}
+        _boxed(tokens, name, f"{name}.md" if name in pages else FIRST_PAGE, rendered, packed, is_folded=is_folded),
+        parser.options,
+        {},
     )
     return html
 
@@ -89,7 +103,15 @@ def _relink(token: Token, pages: Collection[str], name: str) -> None:
         token.attrSet("href", f"#{identifier(own, link[2] or '') or 'top'}")
 
 
-def _boxed(tokens: Sequence[Token], name: str, file: str, rendered: Callable[[Token], str]) -> list[Token]:
+def _boxed(
+    tokens: Sequence[Token],
+    name: str,
+    file: str,
+    rendered: Callable[[Token], str],
+    packed: list[str] | None,
+    *,
+    is_folded: bool,
+) -> list[Token]:
     """Return the tokens with each table as a block of HTML. ``file`` is the page that has the tables as well."""
     boxed: list[Token] = []
     table: list[Token] | None = None
@@ -99,7 +121,8 @@ def _boxed(tokens: Sequence[Token], name: str, file: str, rendered: Callable[[To
             table = []
         elif token.type == "table_close" and table is not None:
             number += 1
-            boxed.append(_html(_table(table, identifier(name, f"table-{number}"), file, rendered)))
+            box = _table(table, identifier(name, f"table-{number}"), file, rendered, packed, is_folded=is_folded)
+            boxed.append(_html(box))
             table = None
         elif table is None:
             boxed.append(token)
@@ -108,27 +131,42 @@ def _boxed(tokens: Sequence[Token], name: str, file: str, rendered: Callable[[To
     return boxed
 
 
-def _table(tokens: Sequence[Token], name: str, file: str, rendered: Callable[[Token], str]) -> str:
+def _table(
+    tokens: Sequence[Token],
+    name: str,
+    file: str,
+    rendered: Callable[[Token], str],
+    packed: list[str] | None,
+    *,
+    is_folded: bool,
+) -> str:
     head, *rows = _lines(tokens)
     aligned = [token.attrGet("style") for token in tokens if token.type == "th_open"]
     right = " ".join(f"r{place}" for place, style in enumerate(aligned, 1) if style == "text-align:right")
     attributes = f'class="scroll {right}" id="{name}"'
-    if len(rows) > ROWS_SHOWN:
-        return _long(_data([head, *rows]), len(rows), attributes, file)
+    if len(rows) > ROWS_SHOWN or (is_folded and len(rows) > _LINES_FROM and _is_plain(rows)):
+        most = _FOLDED_PLAIN_MAX if is_folded else _PLAIN_MAX
+        return _long(_data([head, *rows]), len(rows), attributes, file, most, packed)
     # End tags of cells and rows can be left out.
     titles = "".join(f'<th scope="col">{rendered(cell)}' for cell in head)
     body = "".join(f"<tr>{''.join(f'<td>{_apart(rendered(cell))}' for cell in row)}" for row in rows)
     return f"<div {attributes}><table><thead><tr>{titles}<tbody>{body}</table></div>\n"
 
 
-def _long(lines: str, rows: int, attributes: str, file: str) -> str:
-    """Return the lines of a long table as they are, or compressed with a link to the page that has them."""
-    if len(lines) <= _PLAIN_MAX:
+def _is_plain(rows: Cells) -> bool:
+    """Return True if a script can make the cells from their text: it knows no links."""
+    children = (child for row in rows for cell in row for child in cell.children or ())
+    return all(child.type in _SCRIPTED for child in children)
+
+
+def _long(lines: str, rows: int, attributes: str, file: str, plain_max: int, packed: list[str] | None) -> str:
+    """Return the lines of a long table as they are, or their number in ``packed`` with a link to the page with them."""
+    if packed is None or len(lines) <= plain_max:
         return f"<pre {attributes}>\n{escape(lines, quote=False)}</pre>\n"
-    packed = b64encode(zlib.compress(lines.encode(), 9)).decode()
+    packed.append(lines)
     return (
-        f'<div {attributes} data-packed="{packed}">This table has {rows} rows. A script unpacks it; without scripts, '
-        f'see <a href="{file}">{file}</a> beside this page.</div>\n'
+        f'<div {attributes} data-packed="{len(packed) - 1}">{rows} rows, which a script unpacks: '
+        f'see <a href="{file}">{file}</a>.</div>\n'
     )
 
 

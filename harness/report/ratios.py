@@ -8,6 +8,7 @@ missed.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import median
@@ -18,6 +19,8 @@ from harness.report.figures import Figure, Figures, columns, in_order, ratio_end
 from harness.report.listing import Column, Listing
 from harness.report.page import PageFinding, TextTable
 from harness.report.rows import Row
+
+_NUMBER = re.compile(r"(\d[\d,]*)")
 
 
 def ratio_of(repeats: Sequence[float], busy: int = 0, cpu_repeats: Sequence[float] = ()) -> dict[str, Any]:
@@ -37,12 +40,21 @@ def _with_ends(name: str, repeats: Sequence[float]) -> dict[str, float | None]:
 
 
 def ratios(rows: Iterable[Row]) -> list[Figure]:
-    """Return the ratios in order. ``met`` is True if the threshold is reached, False if it is missed, else None.
+    """Return the ratios in order of claims and subjects.
 
-    ``verdict`` says that in words, and why a run does not decide.
+    ``met`` is True if the threshold is reached, False if it is missed, else None. ``verdict`` says that in words, and
+    why a run does not decide.
     """
     figures = ({"reason": None, **_with_ends("cpu_ratio", ()), **row, "kind": "ratio"} for row in rows)
-    return in_order({**row, **dict(zip(("met", "verdict"), _judged(row), strict=True))} for row in figures)
+    judged = ({**row, **dict(zip(("met", "verdict"), _judged(row), strict=True))} for row in figures)
+    ordered = in_order(judged, "durability", "records_per_commit", "subject", "yardstick")
+    return sorted(ordered, key=lambda figure: _by_numbers(figure["claim"]))
+
+
+def _by_numbers(claim: str) -> list[str | int]:
+    """Return a key by which claims are ordered as people do: 100 records come before 1,000."""
+    parts = _NUMBER.split(claim)
+    return [int(part.replace(",", "")) if number % 2 else part for number, part in enumerate(parts)]
 
 
 def _judged(row: Row) -> tuple[bool | None, str]:
@@ -83,10 +95,12 @@ def undecided_sentence(figures: Figures) -> str:
     )
     if not why:
         return ""
-    parts = ", ".join(f"{reason}: {count}" for reason, count in why.most_common())
+    parts = ", ".join(f"{_WHY.get(reason, reason)}: {count}" for reason, count in why.most_common())
     return f"{text.exact(why.total())} ratios with a threshold are not decided ({parts})."
 
 
+_WHY = {"undecided": "threshold within the interval"}
+"""Verdicts in the words of that sentence, which says already that nothing is decided."""
 _RATIOS = Listing(
     "Ratios within this run, medians of repeats; more than 1 is faster than the yardstick",
     "ratio_figure",

@@ -6,9 +6,12 @@ query one batch.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from math import expm1
 from pathlib import Path
 from random import Random
 from threading import Event
@@ -23,6 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from harness.experiments.stateful.trial import ROWS_FILE
 from harness.processes.child import FIGURES_FILE, write_figures
 from harness.processes.load import LoadWatch, load_columns, tree_cpu_s
 from harness.spark.session import session
@@ -162,9 +166,14 @@ def keys_in(batch: Path) -> tuple[int, int]:
     return len(keys), len(keys.unique())
 
 
-WARM_BATCHES = 3
-"""Batches of each subject after its state is filled, in which the JVM compiles what it calls often."""
-CHECK_S, CHECKED_KEYS_PER_S = 10.0, 100_000.0
+ROUND_BATCHES = 2
+"""The batches of each subject in a round, between a start and a stop of its query."""
+WARM_BATCHES = 1 + ROUND_BATCHES
+"""Batches of each subject after its state is filled, in which the JVM compiles what it calls often.
+
+The last ones are given as in a round: the first round is expected to take as long.
+"""
+CHECK_S, CHECKED_KEYS_PER_S = 30.0, 30_000.0
 """The time in which the states are read and compared, which is kept free: seconds, and keys per second."""
 _MARGIN = 1.2
 
@@ -182,55 +191,85 @@ def measured(
 ) -> dict[str, Any]:
     """Return a row for each timed batch, and the state that each subject has at the end.
 
-    No round begins that may not end within ``seconds``, but the first. The queries stay in the folder ``kept``, with
-    two more batches of the smallest size.
+    All rounds of the smallest batches come first. No round begins that may not end within ``seconds``. The queries
+    stay in the folder ``kept``, with two more batches of the smallest size, and its ``ROWS_FILE`` has each row at once.
     """
     began = monotonic()
+    smallest = min(batch_events)
     batches = Batches(Path(kept) / "batches", keys, seed, partitions)
     with session("stateful", f"local[{partitions}]", settings=settings(partitions)) as spark:
         queries = [StatefulQuery(spark, subject, Path(kept) / subject, partitions) for subject in subjects]
         fill = batches.fill()
-        warm = [batches.next(min(batch_events)) for _ in range(WARM_BATCHES)]
-        filled_s = {}
+        warm = [batches.next(smallest) for _ in range(WARM_BATCHES)]
+        filled_s, round_s = {}, 0.0
         for query in queries:
-            query.start()
-            filled_s[query.subject] = sum(query.feed(batch)["seconds"] for batch in fill)
-            for batch in warm:
-                query.feed(batch)
-            query.stop()
+            filled_s[query.subject] = sum(_fed(query, [*fill, *warm[:-ROUND_BATCHES]])[: len(fill)])
+            begun = monotonic()
+            _fed(query, warm[-ROUND_BATCHES:])
+            round_s += monotonic() - begun
         random = Random(seed)
         rows: list[dict[str, Any]] = []
-        longest_s, check_s = 0.0, CHECK_S + keys * len(subjects) / CHECKED_KEYS_PER_S
-        for number in range(rounds):
-            left_s = None if seconds is None else seconds - (monotonic() - began)
-            if number and left_s is not None and left_s < _MARGIN * longest_s + check_s:
+        times = RoundTimes(keys, {smallest: round_s})
+        check_s = CHECK_S + keys * len(subjects) / CHECKED_KEYS_PER_S
+        for events, number in ((events, number) for events in sorted(batch_events) for number in range(rounds)):
+            if seconds is not None and seconds - (monotonic() - began) < _MARGIN * times.expected_s(events) + check_s:
                 break
             begun = monotonic()
-            rows += _round(random, queries, batches, batch_events, number)
-            longest_s = max(longest_s, monotonic() - begun)
+            for row in _round(random, queries, batches, (smallest, events), number):
+                rows.append(row)
+                with (Path(kept) / ROWS_FILE).open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+            times.add(events, monotonic() - begun)
         expected = _summary(spark.read.schema(SCHEMA).parquet(*map(str, batches.made)).groupBy("key").count())
         states = {query.subject: _summary(state_of(query.subject, spark, query.folder)) for query in queries}
-    more = [str(batches.next(min(batch_events))) for _ in range(2)]
+    more = [str(batches.next(smallest)) for _ in range(2)]
     return {"rows": rows, "expected": expected, "states": states, "filled_s": filled_s, "more": more}
 
 
+def _fed(query: StatefulQuery, batches: Sequence[Path]) -> list[float]:
+    """Start a query, give it some batches, stop it, and return the seconds of each."""
+    query.start()
+    seconds = [query.feed(batch)["seconds"] for batch in batches]
+    query.stop()
+    return seconds
+
+
+class RoundTimes:
+    """The longest round of each size of batches so far, in seconds, of which the next one is expected."""
+
+    def __init__(self, keys: int, longest_s: Mapping[int, float]) -> None:
+        self._keys, self._longest_s = keys, dict(longest_s)
+
+    def add(self, events: int, seconds: float) -> None:
+        """Add a round."""
+        self._longest_s[events] = max(seconds, self._longest_s.get(events, 0.0))
+
+    def expected_s(self, events: int) -> float:
+        """Return the time of a round: longer than that of smaller batches as it has more keys, for calls are by key."""
+        if events in self._longest_s:
+            return self._longest_s[events]
+        largest = max(self._longest_s)
+        return self._longest_s[largest] * self._keys_among(events) / self._keys_among(largest)
+
+    def _keys_among(self, events: int) -> float:
+        """Return how many keys a batch has on average."""
+        return self._keys * -expm1(-events / self._keys)
+
+
 def _round(
-    random: Random, queries: list[StatefulQuery], batches: Batches, batch_events: list[int], number: int
-) -> list[dict[str, Any]]:
-    """Give each query, in a random order, the same batches: one that is not timed, then one of each size."""
-    first, timed = batches.next(min(batch_events)), [batches.next(events) for events in batch_events]
-    rows = []
+    random: Random, queries: list[StatefulQuery], batches: Batches, batch_events: tuple[int, int], number: int
+) -> Iterator[dict[str, Any]]:
+    """Give each query, in a random order, the same two batches: one that is not timed, and one that is."""
+    first, timed = (batches.next(events) for events in batch_events)
     for query in random.sample(queries, len(queries)):
         query.start()
         query.feed(first)
-        for events, batch in zip(batch_events, timed, strict=True):
-            figures = query.feed(batch)
-            load = figures["load"]
-            row = {"subject": query.subject, "batch_events": events, "round": number, "seconds": figures["seconds"]}
-            rows.append({**row, "cpu_s": load["cpu_s"], **load_columns([load])})
+        figures = query.feed(timed)
         query.stop()
         shutil.rmtree(query.folder / INPUT)
-    return rows
+        load = figures["load"]
+        row = {"subject": query.subject, "batch_events": batch_events[1], "round": number}
+        yield {**row, "seconds": figures["seconds"], "cpu_s": load["cpu_s"], **load_columns([load])}
 
 
 def _summary(state: DataFrame) -> list[int]:

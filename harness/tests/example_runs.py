@@ -182,6 +182,34 @@ def joined(sent: list[Sent]) -> Outcome:
     return {"open": sorted(lacks, key=str), "alone": sorted(values, key=str)}
 
 
+def draw_rates_and_payments(drawn: Random) -> list[Sent]:
+    """Draw rates of some currencies, and payments from before the first of them on."""
+    records = []
+    for number in range(6):
+        for minute in sorted(drawn.sample(range(30, 600), 60)):
+            time_ms = BEGIN_MS + minute * MINUTE_MS + drawn.randrange(MINUTE_MS)
+            records.append(Sent("rates", f"c{number}", INT64.serialize(drawn.randrange(50, 200)), time_ms))
+        for _ in range(200):
+            time_ms = BEGIN_MS + drawn.randrange(600 * MINUTE_MS)
+            records.append(Sent("payments", f"c{number}", INT64.serialize(drawn.randrange(1, 1_000)), time_ms))
+    return arriving(drawn, 5 * MINUTE_MS, records) + last_ones("payments", INT64.serialize(1), BEGIN_MS + 10**9)
+
+
+def converted(sent: list[Sent]) -> Outcome:
+    """Take the last rate up to the time of each payment, whatever came first."""
+    found, unpriced = [], []
+    for currency, records in by_key(sent).items():
+        rates = {each.time_ms: INT64.deserialize(each.value) for each in records if each.topic == "rates"}
+        for each in records:
+            if each.topic == "payments" and not is_last(each):
+                units, times = INT64.deserialize(each.value), [time_ms for time_ms in rates if time_ms <= each.time_ms]
+                if times:
+                    found.append((currency, units * rates[max(times)] // 100))
+                else:
+                    unpriced.append((currency, units))
+    return {"converted": sorted(found, key=str), "unpriced": sorted(unpriced, key=str)}
+
+
 def draw_clicks_on_pages(drawn: Random) -> list[Sent]:
     clicks = (
         Sent("clicks", f"page-{int(drawn.paretovariate(0.7))}"[:8], b"ann", BEGIN_MS + drawn.randrange(8 * MINUTE_MS))
@@ -272,6 +300,7 @@ EXAMPLES = (
     Example("sessions", 4, draw_clicks_of_users, visits, {"visits": as_json, "late-clicks": as_text}),
     Example("enrichment", 4, draw_orders_of_products, priced, {"priced": as_json, "orders-failed": as_json}),
     Example("join", 4, draw_orders_and_payments, joined, {"open": as_number, "alone": as_text}),
+    Example("conversion", 4, draw_rates_and_payments, converted, {"converted": as_number, "unpriced": as_number}),
     Example("new_sellers", 4, draw_people_and_auctions, new_sellers, {"new-sellers": last_numbers}),
     Example("hot_items", 8, draw_bids, hottest, {"hottest": last_rankings}),
     Example("top_ten", 8, draw_clicks_on_pages, rankings, {"top-ten": last_rankings}),

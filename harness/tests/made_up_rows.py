@@ -396,3 +396,11 @@ def run_of(folder: Path, kinds: set[str] | None = None) -> Path:
         if kinds is None or kind in kinds:
             write_rows(run, kind, rows, known())
     return run
+
+
+def scaled(rows: Rows, backend: str, *factors: float) -> Rows:
+    """Multiply the records per second of a backend by a factor for each round, the last one for all that follow."""
+    for row in rows["throughput"]:
+        if row["backend"] == backend:
+            row["records_per_s"] *= factors[min(row["repeat"], len(factors) - 1)]
+    return rows

@@ -6,11 +6,14 @@ import ctypes
 import mmap
 import os
 import shutil
+import signal as signals
+import stat
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +150,20 @@ def attempts(root: str, recording: str, plan: list[Any]) -> list[Any]:
         except OSError as error:
             answers.append(error.errno)
     return [answers, recorder.fired()]
+
+
+def pause(root: str, recording: str, plan: list[Any], microseconds: int) -> list[float]:
+    """Pause, as an engine does, before a call that fails and after it. Returns the seconds of both."""
+    begin(root, recording, plan)
+    library = ctypes.CDLL(None)
+    seconds = []
+    for _ in range(2):
+        begun = time.monotonic()
+        library.usleep(microseconds)
+        seconds.append(time.monotonic() - begun)
+        with suppress(OSError):
+            os.mkdir(f"{root}/folder")
+    return seconds
 
 
 def write_thrice(root: str, recording: str, plan: list[Any]) -> list[Any]:
@@ -296,6 +313,15 @@ def leave(status: int) -> None:
 
 def die_by(signal: int) -> None:
     os.kill(os.getpid(), signal)
+
+
+def die_while_answering() -> None:
+    """Send the first part of an answer to the fork server, as a process does that is killed while it writes one."""
+    for number in map(int, os.listdir("/proc/self/fd")):
+        with suppress(OSError):
+            if stat.S_ISFIFO(os.fstat(number).st_mode):
+                os.write(number, b'{"error": ""}\n"the first half of')
+    die_by(signals.SIGKILL)
 
 
 def hang(note: str | None = None) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
+from base64 import b64decode
 from html import escape
 
 import pytest
@@ -49,6 +51,34 @@ def test_a_long_table_is_lines_of_cells_in_which_equal_ones_are_said_once() -> N
     assert table.startswith('<pre class="scroll r2" id="stores-table-1">\n')
     assert (head, first, second) == ("a\tb", "&lt;b&gt;`x|`\t0", '"\t1')
     assert len(table.splitlines()) == 1 + 1 + 25
+
+
+@pytest.mark.parametrize(
+    ("cell", "rows", "element"), [("`x` **y**", 4, "<pre"), ("`x`", 3, "<div"), ("[x](throughput.md)", 4, "<div")]
+)
+def test_a_folded_table_is_lines_if_a_script_can_make_its_cells(cell: str, rows: int, element: str) -> None:
+    table = to_html("| a |\n| --- |\n" + f"| {cell} |\n" * rows, (), is_folded=True)
+    assert table.startswith(element)
+
+
+def test_compressed_tables_are_one_text_in_the_data_with_a_column_in_each_line() -> None:
+    lines = "".join(f"| name {number} | {number} |\n" for number in range(300))
+    packed: list[str] = []
+    tables = [to_html(f"| {head} | b |\n| --- | ---: |\n{lines}", (), head, packed=packed) for head in ("one", "two")]
+    sections = [Section(name, name, table) for name, table in zip("xy", tables, strict=True)]
+    page = assemble("title", "", "", sections, {}, packed)
+    assert re.findall('data-packed="([^"]*)"', page) == ["0", "1"]
+    data = json.loads(re.findall('id="data">(.*?)</script>', page)[0])
+    texts = zlib.decompress(b64decode(data["tables"])).decode().split("\0")
+    assert [text.split("\t")[0] for text in texts] == ["one", "two"]
+    first, second = (line.split("\t") for line in texts[0].split("\n"))
+    assert (len(first), first[-1], second[-1]) == (301, "name 299", "299")
+
+
+def test_a_long_table_of_which_no_list_is_made_stays_in_the_html() -> None:
+    table = to_html("| a |\n| --- |\n" + "".join(f"| name {number} |\n" for number in range(300)), ())
+    assert table.startswith("<pre")
+    assert len(table.splitlines()) == 1 + 1 + 300
 
 
 def test_a_line_of_markdown_has_no_paragraph() -> None:

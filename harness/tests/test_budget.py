@@ -9,9 +9,9 @@ import math
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import product, takewhile
 from pathlib import Path
 from types import MappingProxyType
 
@@ -19,6 +19,7 @@ import pytest
 
 from harness.answer.results import all_figures, all_pages
 from harness.budget import (
+    BUDGETS_S,
     NEVER,
     NIGHT,
     Budget,
@@ -32,14 +33,28 @@ from harness.budget import (
     fair_order,
 )
 from harness.cli import main
-from harness.experiment import Experiment, Failure, Figure, Figures, Request, Row, Rows, TrialPlacement, TrialWorker
+from harness.experiment import (
+    Claim,
+    Experiment,
+    Failure,
+    Figure,
+    Figures,
+    Request,
+    Row,
+    Rows,
+    TrialPlacement,
+    TrialWorker,
+)
 from harness.experiments.opening import experiment as opening
 from harness.experiments.opening.experiment import OpeningTrial
 from harness.experiments.registry import experiments
+from harness.experiments.stateful.experiment import Stateful
+from harness.experiments.stateful.report import GOAL_KEYS
+from harness.experiments.stateful.trial import StatefulTrial
 from harness.processes.child import MeasurementFailedError, run_program
 from harness.processes.load import LOAD_COLUMNS, median_load
-from harness.report.coverage import left_out, left_out_sentence, summary_of
-from harness.schedule import PROBLEMS_MAX, run_local
+from harness.report.coverage import left_out, left_out_sentence, sentence_of, summary_of
+from harness.schedule import PROBLEMS_MAX, ExperimentRun, run_local
 from harness.spark.runner import taken_by
 from harness.tests.clock import Clock
 from stores.errors import ConfigError
@@ -218,6 +233,74 @@ def test_a_profile_gives_some_experiments_another_share_than_they_have_in_others
     assert scale.share_in("default") == scale.share != scale.night_share == scale.share_in(NIGHT)
     crash = experiments()["crash"]
     assert crash.share_in("default") == crash.share == crash.share_in(NIGHT)
+
+
+def test_a_night_whose_answer_takes_ten_minutes_has_the_time_for_a_trial_of_each_experiment() -> None:
+    clock = Clock()
+    night = [each for each in experiments().values() if each.stage]
+    budget = Budget(end_of(BUDGETS_S[NIGHT], clock), {each: each.share_in(NIGHT) for each in night})
+    clock.now += 600
+    for each in night:
+        remaining_s = budget.deadline(each).remaining_s
+        assert each.cost_s(each.plan(Request(NIGHT))[0]) < remaining_s, each.name
+        clock.now += remaining_s
+
+
+def test_a_night_has_stateful_queries_with_the_keys_of_the_goals_and_leaves_time_to_those_with_few() -> None:
+    clock = Clock()
+    night = [each for each in experiments().values() if each.stage]
+    budget = Budget(end_of(BUDGETS_S[NIGHT], clock), {each: each.share_in(NIGHT) for each in night})
+    clock.now += 600
+    for each in takewhile(lambda each: each.name != "stateful", night):
+        clock.now += budget.deadline(each).remaining_s
+    deadline = budget.deadline(experiments()["stateful"])
+    began: list[tuple[int, float]] = []
+
+    class Timed(Stateful):
+        def run(self, trial: StatefulTrial, worker: TrialWorker) -> Iterable[Row]:
+            began.append((trial.keys, worker.deadline.remaining_s - self.cost_s(trial)))
+            clock.now += max(0.0, worker.deadline.remaining_s)
+            return []
+
+    run_local(Timed(), Timed().plan(Request(NIGHT)), quiet, deadline)
+    assert [keys for keys, _ in began] == [GOAL_KEYS, 2_000]
+    # A cost has one round; further ones of 100,000 keys may take two minutes.
+    assert began[0][1] > 120
+
+
+def test_a_trial_leaves_time_to_others_only_if_it_can_begin_then() -> None:
+    class Leaving(Slow):
+        def cost_s(self, trial: Trial) -> float:
+            return trial.seconds
+
+        def kept_s(self, others: Sequence[Trial]) -> float:
+            return sum(each.seconds for each in others)
+
+        def run(self, trial: Trial, worker: TrialWorker) -> Iterable[Row]:
+            rest_s.append(worker.deadline.remaining_s)
+            return super().run(trial, worker)
+
+    for spare_s, expected in ((25, [15, 15]), (15, [15])):
+        clock, rest_s = Clock(), list[float]()
+        run_local(Leaving(clock), [Trial("a"), Trial("b")], quiet, Deadline(clock.now + spare_s, clock))
+        assert rest_s == expected
+
+
+def test_an_experiment_whose_share_is_too_short_for_any_trial_says_so(tmp_path: Path) -> None:
+    clock = Clock()
+    part = ExperimentRun(Stateful(), Stateful().plan(Request()), Request(), Claim("bench"), tmp_path)
+    part.run(part.trials, None, quiet, Deadline(clock.now + 51, clock))
+    assert part.share.is_too_short
+    facts = {"left_out": left_out({"stateful": part.extents()}), "too_short": {"stateful": part.share}}
+    said = sentence_of(facts, "stateful")
+    assert "51 s" in said
+    assert "127 s" in said
+    assert any(said in page.absent for page in all_pages(all_figures({}), {}, facts))
+
+
+def test_what_was_left_out_whole_is_said_without_others() -> None:
+    assert left_out_sentence({"rounds": (0, 11)}) == "none of 11 rounds was tried within the budget."
+    assert left_out_sentence({"a": (0, 2), "b": (1, 3)}).startswith("0 of 2 a and 1 of 3 b tried within the budget")
 
 
 def test_no_local_trial_begins_after_the_deadline_and_those_left_out_are_counted() -> None:

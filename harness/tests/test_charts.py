@@ -19,7 +19,7 @@ from harness.experiments.microbench.experiment import REPORT as STORES
 from harness.experiments.opening.report import REPORT as OPENINGS
 from harness.experiments.throughput.report import charts
 from harness.report.charts import BAR, LOOKS, OTHER, CellResult, Chart, Mark, Panel
-from harness.report.drawing import draw, key_of, mark_id, panel_svg
+from harness.report.drawing import SHAPE_STYLE, draw, key_of, mark_id, panel_svg
 from harness.report.scales import scale_of, tick_text
 from harness.tests.contrast import contrast
 from harness.tests.made_up_rows import SPEEDS, made_up_rows
@@ -107,10 +107,11 @@ def test_a_median_without_an_interval_is_hollow_and_one_with_it_has_a_line() -> 
 
 def test_the_values_of_a_row_are_beside_its_marks_and_never_below_them() -> None:
     several = [Mark("a", 0.0769, measure="median"), Mark("a", 0.231, measure="p99", shape=BAR)]
+    assert ".v{text-anchor:end;transform:translate(360px,4px)}" in SHAPE_STYLE
     for marks in (several, several[1:], [Mark("a", 123_456_000.0)]):
         chart = chart_of([Panel("one", marks)])
         svg = panel_svg(chart, *chart.filled())
-        [values] = re.findall(r'<text class="e" x="360" y="4">([^<]*)<', svg)
+        [values] = re.findall(r'<text class="v">([^<]*)<', svg)
         last = max(int(x) for x in re.findall(r'<use [^>]*x="(\d+)"', svg))
         assert last + 5 < 360 - 6.2 * len(values), values
 

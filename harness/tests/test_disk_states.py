@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.checkers.prefix import demand
 from harness.crash_states.changes import Rest, WriteTear
-from harness.crash_states.files import Tree
+from harness.crash_states.files import ROOT, Tree
 from harness.crash_states.model import FolderModel
-from harness.crash_states.states import Depth, distinct, positions, rebuild, said, states
+from harness.crash_states.states import Depth, State, distinct, positions, rebuild, said, states
+from harness.experiments.iofaults.power import states_after
 from harness.tests.disk_script import (
     NO_TEARS,
     Script,
@@ -304,3 +308,34 @@ def test_every_state_contains_what_was_synced_before_it(
             data = there[name].read()
             for offset, expected in places.items():
                 assert data[offset : offset + len(expected)] == expected
+
+
+def continued() -> Script:
+    """A process whose sync failed, and one that acknowledges two commits of the same content, and closes."""
+    script = Script().create("log").sync().write("log", 0, b"1").fail_to_sync("log")
+    script.note("open 0").write("log", 0, b"1")
+    for number in (1, 2):
+        script.note(f"attempt {number}").write("log", 0, b"1").sync("log").note(f"ack {number}")
+    return script.create("closed").sync("closed").sync()
+
+
+def states_of(script: Script, bound: int | None = None) -> list[State]:
+    case = SimpleNamespace(variant="names", states_per_position=bound)
+    shop: Any = SimpleNamespace(case=case, seed=1, demanded=demand("DISK", "power"))
+    return list(states_after(script.operations, 3, shop))
+
+
+def test_equal_content_is_checked_again_where_more_was_acknowledged() -> None:
+    script = continued()
+    acknowledged = [operation.index for operation in script.operations if operation.text.startswith("ack")]
+    at_each = [[state for state in states_of(script) if state.description.position == at] for at in acknowledged]
+    assert [len(at_one) for at_one in at_each] == [1, 1]
+    [first], [second] = at_each
+    assert first.tree.digest() == second.tree.digest()
+
+
+def test_the_end_is_checked() -> None:
+    script = continued()
+    last = states_of(script)[-1]
+    assert last.description.position == script.end
+    assert (ROOT, "closed") in last.tree.names

@@ -33,8 +33,8 @@ ended by itself
 """
 WEB_READERS = """\
 the last answer: 20000
-every answer was a whole commit
-no answer was older than the one before
+each answer was a whole commit: True
+none was older than the one before: True
 """
 DASHBOARD = """\
 the last look: 20000 clicks
@@ -65,6 +65,10 @@ JOIN = """\
 joined: ['o1', 'o2']
 alone: [('o3', '1 in orders'), ('o3', 'late in payments')]
 """
+CONVERSION = """\
+converted: [(240, 14), (260, 17)]
+unpriced: [(200, 9)]
+"""
 TOP_TEN = "[Rank(page='home', clicks=30), Rank(page='shop', clicks=20), Rank(page='help', clicks=10)]\n"
 HOT_ITEMS = """\
 2000 Hot(bids=1, auctions=['car', 'hat'])
@@ -87,6 +91,7 @@ PRINTED_BY_EXAMPLES = {
     "sessions.py": SESSIONS,
     "enrichment.py": ENRICHMENT,
     "join.py": JOIN,
+    "conversion.py": CONVERSION,
     "top_ten.py": TOP_TEN,
     "hot_items.py": HOT_ITEMS,
     "new_sellers.py": "[('Ann', 1), ('Ann', 2)]\n",
@@ -199,6 +204,12 @@ def test_the_example_of_an_engine_keeps_the_promises_of_every_backend(tmp_path: 
         path=tmp_path,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_an_example_has_less_than_80_lines() -> None:
+    """But for a whole engine."""
+    lines = {file.name: len(file.read_text().splitlines()) for file in EXAMPLES.rglob("*.py")}
+    assert {name for name, number in lines.items() if number >= 80} == {"own_engine.py"}
 
 
 def test_every_example_is_listed() -> None:

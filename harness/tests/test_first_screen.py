@@ -14,7 +14,7 @@ import pytest
 
 from harness.answer.browser_page import browser_page
 from harness.answer.choice import Choice, choices
-from harness.answer.first_screen import compared, picker_data, picture, proven, to_take
+from harness.answer.first_screen import compared, default_advice, picker_data, picture, proven, to_take
 from harness.answer.frontier import HEAD, Value, frontier_svg, landscapes
 from harness.answer.history import HistoryEntry, Line
 from harness.answer.lost_cells import loss_table, lost_cells
@@ -25,7 +25,7 @@ from harness.experiments.throughput.report import reference
 from harness.report import environment
 from harness.report.environment import machine_page, sync_seconds
 from harness.report.page import Page, PageFinding
-from harness.tests.made_up_rows import ENVIRONMENT, FACTS, LEVELS, SPEEDS, Rows, made_up_rows
+from harness.tests.made_up_rows import ENVIRONMENT, FACTS, LEVELS, SPEEDS, Rows, made_up_rows, scaled
 from stores.registry import backends
 
 BACKENDS = ENVIRONMENT["backends"]
@@ -69,8 +69,8 @@ def test_a_point_has_its_numbers_and_one_without_recovery_is_at_the_side_as_not_
     assert ">not measured<" not in frontier_svg(left_out)
 
 
-@pytest.mark.parametrize("longest_s", [0.4, 0.5, 0.55, 5.0])
-def test_no_name_of_a_time_is_below_not_measured(longest_s: float) -> None:
+@pytest.mark.parametrize("longest_s", [0.4, 0.5, 0.55, 0.9, 1.5, 2.0, 3.0, 5.0, 20.0])
+def test_no_name_of_a_time_is_below_not_measured_or_beside_the_next_one(longest_s: float) -> None:
     low = landscapes(all_figures(made_up_rows()), BACKENDS)[0]
     [slowest] = [point for point in low.points if point.backend == "rocksdb-direct"]
     others = [point for point in low.points if point is not slowest]
@@ -343,6 +343,14 @@ def test_one_fsync_is_on_both_first_pages_and_on_that_of_the_machine() -> None:
     assert re.search(r"\| one fsync .*\| 84 us \|", machine_page(FACTS, machine))
 
 
+def test_the_default_is_said_to_be_as_good_perhaps_where_it_is_not_distinguished_from_the_pick() -> None:
+    name = "rocksdb-indexed-batch"
+    picks = [Choice("a", "DISK", name), Choice("b", "DISK", "x", unclear=(name,)), Choice("c", "DISK", "x")]
+    assert default_advice(picks).endswith("for 1 of 3 decided needs of this run, and may be as good for 1 more.")
+    assert default_advice(picks[:1]).endswith("for 1 of 1 decided needs of this run.")
+    assert default_advice([Choice("a", "DISK")]).endswith("the default of `StoreConfig`.")
+
+
 def test_both_first_pages_begin_with_the_answer_and_the_default() -> None:
     rows = made_up_rows()
     figures = all_figures(rows)
@@ -356,3 +364,14 @@ def test_both_first_pages_begin_with_the_answer_and_the_default() -> None:
     page = browser_page(figures, [], FACTS, ENVIRONMENT, [])
     assert page.index("Take:") < page.index("If you do not care:") < page.index("Compared:")
     assert re.search(r'<section id="not-proven"[^>]*>\s*<details>', page)
+
+
+def test_the_next_best_is_worse_than_all_that_the_answer_names() -> None:
+    rows = scaled(
+        made_up_rows(), "lmdb-indexed-batch", *(1.3 / 0.9 * factor for factor in (1.02, 0.99, 0.99, 0.99, 0.9))
+    )
+    (choice, *_) = choices(all_figures(scaled(rows, "rocksdb-dual-store", 1.3 / 0.5 * 0.96)), ENVIRONMENT["backends"])
+    assert choice.answer == "**rocksdb-indexed-batch**; no difference: rocksdb-dual-store"
+    # Its median is above that of the last one named, but it may be worse by more than a tenth.
+    assert choice.unclear == ("lmdb-indexed-batch",)
+    assert choice.next_best == ""

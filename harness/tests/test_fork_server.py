@@ -72,6 +72,11 @@ def test_a_killed_child_is_distinguished_by_its_signal(fork_server: ForkServer, 
     assert (outcome.status, outcome.signal, outcome.timed_out, outcome.result) == (None, number, False, None)
 
 
+def test_half_an_answer_is_none(fork_server: ForkServer) -> None:
+    outcome = fork_server.run(WORK + "die_while_answering", {}, deadline_s=10)
+    assert (outcome.status, outcome.signal, outcome.result, outcome.error) == (None, signal.SIGKILL, None, "")
+
+
 def test_one_that_hangs_is_killed_at_its_deadline_with_all_it_started(fork_server: ForkServer, tmp_path: Path) -> None:
     note = tmp_path / "note"
     outcome = fork_server.run(WORK + "hang", {"note": str(note)}, deadline_s=0.3)

@@ -30,6 +30,7 @@ from harness.experiments.iofaults.subjects import (
     PUNCTUATION,
     RELOCATION,
     TASKS,
+    UPGRADE,
     shown,
     subjects,
 )
@@ -60,10 +61,21 @@ def test_a_kill_anywhere_leaves_a_commit_that_was_promised(name: str, fork_serve
     assert broken(rows) == []
 
 
-@pytest.mark.parametrize("fault", ["kill", "power", "error", "damage"])
+TYPED = (
+    ("window", "sqlite-native"),
+    ("session", "lmdb-indexed-batch"),
+    ("timestamped-key-value", "rocksdb-dual-store"),
+)
+
+
+# Each fault and each kind once: what expires is dropped above the engines.
 @pytest.mark.parametrize(
-    ("kind", "name"),
-    [("window", "sqlite-native"), ("session", "lmdb-indexed-batch"), ("timestamped-key-value", "rocksdb-dual-store")],
+    ("kind", "name", "fault"),
+    [
+        pytest.param(*typed, fault, marks=[] if at_kind == at_fault % len(TYPED) else pytest.mark.long)
+        for at_fault, fault in enumerate(("kill", "power", "error", "damage"))
+        for at_kind, typed in enumerate(TYPED)
+    ],
 )
 def test_typed_stores_whose_records_expire_keep_the_same_promises(
     kind: str, name: str, fault: str, fork_server: ForkServer
@@ -151,6 +163,20 @@ def test_what_is_built_on_a_failed_sync_does_not_fall_with_it(name: str, fork_se
         rows_of(case, range(rows[-1]["point"], rows[-1]["point"] + 1), SEED, rows[-1]["only"], fork_server=fork_server)
     )
     assert [row["description"] for row in again] == [rows[-1]["description"]]
+
+
+def test_a_state_after_a_failed_sync_is_checked_once_against_the_same_promises(fork_server: ForkServer) -> None:
+    case = IoFaultCase("sqlite-indexed-batch", "DISK", "failed_sync", commits=3)
+    rows = [row for row in explore(fork_server, case, places=3) if row["digest"]]
+    checked = {(row["point"], row["digest"], row["acknowledged"], row["attempted"]) for row in rows}
+    assert len(rows) == len(checked) >= 4
+
+
+def test_a_store_that_is_wiped_before_its_first_commit_has_an_empty_changelog(fork_server: ForkServer) -> None:
+    case = IoFaultCase(UPGRADE, "PROCESS", "failed_sync", "names", commits=3, states_per_position=2)
+    rows = list(rows_of(case, range(3, 4), SEED, fork_server=fork_server))
+    assert (Found.DETECTED, 0) in {(row["result"], row["attempted"]) for row in rows}
+    assert broken(rows) == []
 
 
 def test_power_that_goes_again_is_repeated_alone_and_held_to_the_same(fork_server: ForkServer) -> None:

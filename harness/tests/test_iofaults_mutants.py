@@ -99,7 +99,7 @@ def detected_in(commit: int, mutant: str, subject: str, fork_server: ForkServer)
 
 LONG = {
     *("swapped-without-note", "layout-noted-last", "import-noted-first", "punctuated-outside", "stepped-offset-first"),
-    *("decided-before-record", "one-offset-for-all", "unsynced-spill-folders"),
+    *("decided-before-record", "one-offset-for-all", "unsynced-spill", "unsynced-spill-folders"),
 }
 """The mutants that take the most trials."""
 

@@ -164,7 +164,7 @@ def test_typed_stores_and_plain_ones_take_turns_over_backends_levels_and_seeds_a
             assert len(mine) <= 2
     turns = {
         case.records
-        for seed in range(1, 5)
+        for seed in range(1, len(IN_TURN) + 1)
         for case in (item.case for item in planned_cases("default", seed))
         if (case.subject, case.level, case.fault) == ("lmdb-indexed-batch", "DISK", "kill")
     }

@@ -13,7 +13,7 @@ import pytest
 from harness import run
 from harness.experiment import Claim, Request, TrialWorker
 from harness.experiments.jvm import ours
-from harness.experiments.jvm.experiment import OURS, SHAPES, WORK, Jvm, JvmTrial, jvm_figures, missing_jdk
+from harness.experiments.jvm.experiment import MANY, OURS, SHAPES, WORK, Jvm, JvmTrial, jvm_figures, missing_jdk
 from harness.experiments.jvm.ours import JvmLoad
 from harness.processes.spark_cluster import QUICK_JVM
 from stores.errors import ConfigError
@@ -53,14 +53,14 @@ def _quick_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_store_and_each_shape_of_the_jvm_end_with_the_same_data(tmp_path: Path) -> None:
     trial = JvmTrial("zipf", 30, **SMALL)
     rows = list(Jvm().run(trial, TrialWorker(tmp_path)))
-    assert {row["subject"] for row in rows} == {OURS, *(f"jvm-{shape}" for shape in SHAPES)}
+    assert {row["subject"] for row in rows} == {OURS, MANY, *(f"jvm-{shape}" for shape in SHAPES)}
     assert len({row["checksum"] for row in rows}) == 1
     for row in rows:
         assert set(row) == {*Jvm.columns["jvm"], "kind"}
         assert row["seconds"] > 0
         assert (row["records"], row["entries"], row["missing"]) == (400, 50, 0)
     finished = Jvm().finish([trial], rows, Claim("jvm"))
-    assert [row["kind"] for row in finished].count("ratio") == len(SHAPES)
+    assert [row["kind"] for row in finished].count("ratio") == 2 * len(SHAPES)
     by_kind = {"jvm": rows}
     figures = Jvm().figures(by_kind)
     assert Jvm().failures(figures, by_kind) == []
@@ -143,6 +143,34 @@ def test_a_ratio_is_the_time_of_the_jvm_over_that_of_the_store_in_the_same_repea
     }
     [figure, *_] = [each for each in Jvm().figures({"jvm": rows})["jvm"] if each["subject"] != OURS]
     assert (figure["best_ratio"], figure["cpu_ratio"], figure["repeats"]) == (1.0, 1.5, 3)
+
+
+def test_by_many_the_store_is_compared_by_itself_and_is_to_be_faster_at_any_size() -> None:
+    rows = [
+        {**a_row(subject, seconds), "repeat": f"{repeat}"}
+        for subject, seconds in ((OURS, 2.0), (MANY, 1.0), ("jvm-plain-puts", 3.0))
+        for repeat in range(3)
+    ]
+    ratios = [row for row in Jvm().finish([], rows, Claim("jvm")) if row["kind"] == "ratio"]
+    assert {(row["subject"], row["ratio"], row["at_least"], row["repeats"]) for row in ratios} == {
+        (OURS, 1.5, 1.0, 3),
+        (MANY, 3.0, 1.3, 3),
+    }
+    figures = {figure["subject"]: figure for figure in Jvm().figures({"jvm": rows})["jvm"]}
+    assert (figures["jvm-plain-puts"]["median_ratio"], figures["jvm-plain-puts"]["many_median_ratio"]) == (1.5, 3.0)
+    assert figures[MANY]["median_ratio"] is figures[MANY]["many_median_ratio"] is None
+
+
+@pytest.mark.parametrize("distribution", ["fresh", "uniform", "zipf"])
+def test_both_forms_of_the_store_do_the_same_work(tmp_path: Path, distribution: str) -> None:
+    arguments = {**asdict(JvmTrial(distribution, 1_500, **SMALL)), "records": 3_000}
+    figures = []
+    for many in (False, True):
+        (tmp_path / f"{many}").mkdir()
+        figures.append(ours.measured(OURS, **arguments, folder=tmp_path / f"{many}", many=many))
+    one, other = ({name: each[name] for name in ("entries", "checksum", "missing")} for each in figures)
+    assert one == other
+    assert one["entries"] == (6_000 if distribution == "fresh" else 50)
 
 
 def test_the_repeats_of_all_work_take_turns() -> None:

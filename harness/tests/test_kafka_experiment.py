@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
 from harness.answer.results import all_figures
-from harness.experiment import Claim, Request, TrialWorker
-from harness.experiments.kafka.experiment import BACKENDS, Kafka, KafkaGrid
-from harness.experiments.kafka.trial import BARE, BATCHES, EMBEDDED, KAFKA, SHARED, STREAMS, KafkaTrial, checksum_of
+from harness.experiment import Claim, Figures, Request, TrialWorker
+from harness.experiments.kafka import rounds, tasks
+from harness.experiments.kafka.experiment import BACKENDS, NEXMARK_SPEEDS, SPEEDS, Kafka, KafkaGrid
+from harness.experiments.kafka.trial import (
+    BARE,
+    BATCHES,
+    EMBEDDED,
+    KAFKA,
+    NEXMARK,
+    SHARED,
+    STREAMS,
+    KafkaTrial,
+    checksum_of,
+)
 from harness.processes import kafka_jars
 from harness.replay import text_of
+from harness.report.ratios import ratios, undecided_sentence
+from harness.run import verdict
+from harness.tests.fake_task import run
+from harness.workloads.tasks import workload
+from harness.workloads.workload import Event
+from stores.changelog.sqlite import SqliteChangelog
 from stores.config import StoreConfig
 from stores.errors import ConfigError
+from stores.interface import Durability
 from stores.tests.kafka.shared_broker import skip_without_kafka
 
 DEFAULT = StoreConfig().backend
@@ -53,8 +74,26 @@ def test_only_a_night_has_it_and_only_with_the_default_backend() -> None:
         ("count", 1, BACKENDS),
         ("count", 2, BACKENDS),
         ("flights", 1, BACKENDS),
+        *((query, 1, BACKENDS) for query in NEXMARK),
     }
     assert BACKENDS[0] == DEFAULT
+
+
+def test_twelve_nights_begin_with_all_trials_in_turn() -> None:
+    nights = [Kafka().plan(Request("night", seed=seed)) for seed in range(12)]
+    first = [replace(night[0], seed=0) for night in nights]
+    assert first == nights[0]
+    for seed, night in enumerate(nights):
+        assert [replace(trial, seed=0) for trial in night] == first[seed:] + first[:seed]
+
+
+def test_a_night_has_trials_of_one_interval_so_that_one_has_all_subjects_soon() -> None:
+    trials = Kafka().plan(Request("night", seed=0))
+    intervals = [trial.commit_intervals_ms for trial in trials]
+    assert intervals == [(100,)] * 3 + [(1_000,)] * 6 + [(30_000,)] * 3
+    assert (trials[0].workload, trials[0].partitions) == ("count", 1)
+    assert {DEFAULT, BARE, STREAMS} < {subject.name for subject in trials[0].subjects}
+    assert max(map(Kafka().cost_s, trials)) < 150
 
 
 def test_each_round_has_every_subject_at_every_interval_and_an_interval_at_a_time() -> None:
@@ -68,6 +107,21 @@ def test_each_round_has_every_subject_at_every_interval_and_an_interval_at_a_tim
     assert SHARED in [subject.changelog for subject in KafkaTrial("count", 2, seed=3).subjects]
     assert STREAMS not in [subject.name for subject in KafkaTrial("flights", 1, seed=3).subjects]
     assert Kafka().read(text_of(trial)) == trial
+
+
+def test_all_backends_do_nexmark_in_both_forms_beside_kafka_streams_and_no_bare_loop() -> None:
+    backends = ("lmdb-indexed-batch", "sqlite-indexed-batch")
+    for query in NEXMARK:
+        assert set(KafkaTrial(query, 1, seed=3, backends=backends).subjects) == {
+            *((backend, changelog) for backend in backends for changelog in (KAFKA, BATCHES)),
+            (backends[0], EMBEDDED),
+            (STREAMS, KAFKA),
+        }
+
+
+def test_a_workload_whose_records_take_long_gets_fewer_of_them() -> None:
+    trials = KafkaGrid(work=(("nexmark_q7", 1), ("nexmark_q11", 1)), events=1_000).plan(1)
+    assert [trial.events for trial in trials] == [1_000, 100]
 
 
 @pytest.mark.parametrize("wrong", [{"workload": "event-log"}, {"partitions": 0}, {"backends": ("none",)}])
@@ -114,15 +168,64 @@ def test_batches_have_ratios_and_goals_of_their_own(
     assert {(each["subject"], each["changelog"]): each["bare_ratio"] for each in figures}[DEFAULT, BATCHES] == 0.5
 
 
+def test_nexmark_is_shown_per_core_and_beside_kafka_streams_without_a_goal() -> None:
+    rows = [
+        row(subject, seconds, changelog=changelog, workload="nexmark_q11", cpu_s=cpu_s)
+        for subject, changelog, seconds, cpu_s in (
+            (DEFAULT, KAFKA, 4.0, 2.0),
+            (DEFAULT, BATCHES, 2.0, 1.0),
+            (STREAMS, KAFKA, 8.0, 8.0),
+        )
+    ]
+    ratios = Kafka().finish([], rows, Claim(""))[len(rows) :]
+    found = {each["subject"]: (each["ratio"], each["cpu_ratio"], each["at_least"]) for each in ratios}
+    assert found == {DEFAULT: (2.0, 4.0, None), f"{DEFAULT} in batches": (4.0, 8.0, None)}
+    figures = all_figures({"kafka": rows})
+    (table,) = NEXMARK_SPEEDS.tables(figures)
+    # 46 of 50 events are read: 100 in 2 CPU seconds are 54.3 of all.
+    assert [[line[0], *line[3:11]] for line in table.rows] == [
+        ["q11", STREAMS, KAFKA, "12.5", "-", "80 ms", "13.6", "-", "39,700"],
+        ["q11", DEFAULT, KAFKA, "25", "2.00", "20 ms", "54.3", "4.00", "39,700"],
+        ["q11", DEFAULT, BATCHES, "50", "4.00", "10 ms", "109", "8.00", "39,700"],
+    ]
+    assert SPEEDS.tables(figures) == []
+
+
+def figures_of(*, speed: float, repeats: int = 5) -> Figures:
+    """Return the figures of a scenario whose task has this speed relative to the bare loop."""
+    of_subjects = ((DEFAULT, 1 / speed), (BARE, 1.0))
+    rows = [row(subject, seconds, at) for at in range(repeats) for subject, seconds in of_subjects]
+    return all_figures({"kafka": rows, "ratio": Kafka().finish([], rows, Claim(""))[len(rows) :]})
+
+
 def judged(*, speed: float) -> list[str]:
     """Return what a scenario misses whose task has this speed relative to the bare loop, in five rounds."""
-    rows = [row(subject, seconds, at) for at in range(5) for subject, seconds in ((DEFAULT, 1 / speed), (BARE, 1.0))]
-    return KafkaGrid().missed(all_figures({"kafka": rows, "ratio": Kafka().finish([], rows, Claim(""))[len(rows) :]}))
+    return KafkaGrid().missed(figures_of(speed=speed))
 
 
 def test_a_scenario_holds_only_if_no_ratio_misses_its_threshold() -> None:
     assert judged(speed=0.9) == []
     assert len(judged(speed=0.5)) == 1
+
+
+@pytest.mark.parametrize(("repeats", "said"), [(1, "holds as far as it is decided"), (5, "holds")])
+def test_a_scenario_whose_ratios_are_not_decided_says_so(repeats: int, said: str) -> None:
+    assert verdict([], undecided_sentence(figures_of(speed=0.9, repeats=repeats))) == said
+
+
+def test_ratios_are_shown_by_claim_and_then_by_subject() -> None:
+    """Thresholds and intervals do not change the order, and numbers in claims do."""
+    shown = [
+        {"claim": claim, "subject": subject, "yardstick": "y", "durability": "CHANGELOG", "records_per_commit": None,
+         "at_least": least, "ratio": 1.0, "cpu_ratio": None, "repeats": 1, "busy": 0}
+        for claim, subject, least in (
+            ("1,000 of b", "x", None), ("100 of a", "z", None), ("100 of a", "x", 2.0), ("1,000 of b", "a", 1.0)
+        )
+    ]  # fmt: skip
+    assert [(each["claim"], each["subject"]) for each in ratios(shown)] == [
+        *(("100 of a", subject) for subject in "xz"),
+        *(("1,000 of b", subject) for subject in "ax"),
+    ]
 
 
 def test_the_table_compares_tasks_over_kafka_only() -> None:
@@ -151,6 +254,41 @@ def test_without_anything_measured_the_page_says_why() -> None:
     page = Kafka().page({"kafka": []}, {}, {"kafka_skipped": "needs the jars"})
     assert page is not None
     assert (page.absent, list(page.body)) == ("not measured: needs the jars", [])
+
+
+def by_hand(query: str, partitions: int, seed: int, events: int) -> dict[str, Any]:
+    """The checksum of the stores of all partitions, which are processed in memory, without a changelog."""
+    work: Any = workload(query)
+    inputs: dict[int, list[Event]] = defaultdict(list)
+    for event in work.events(seed, events):
+        inputs[crc32(event.key) % partitions].append(event)
+    states = [state for batch in inputs.values() for state in run(work, batch).states.values()]
+    return checksum_of(pair for state in states for pair in state.items())
+
+
+@pytest.mark.parametrize("query", NEXMARK)
+def test_tasks_of_nexmark_end_with_the_pairs_of_their_typed_stores(query: str, tmp_path: Path) -> None:
+    trial = KafkaTrial(query, 2, seed=1, events=1_500)
+    with SqliteChangelog(tmp_path / tasks.LOG_FILE, Durability.PROCESS) as log:
+        rounds.fill(trial, log)
+    figures = tasks.measured("lmdb-indexed-batch", EMBEDDED, "", "measured", query, 2, 1_000, 1_500, tmp_path)
+    expected = by_hand(query, 2, 1, 1_500)
+    assert figures["records"] == 1_200
+    assert {name: figures[name] for name in expected} == expected
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("query", NEXMARK)
+def test_a_query_of_nexmark_ends_alike_in_kafka_streams_by_record_and_in_batches(query: str, tmp_path: Path) -> None:
+    skip_without_kafka()
+    if reason := kafka_jars.missing(streams=True):
+        pytest.skip(reason)
+    # Twenty seconds of events: there are several windows, and some sessions end.
+    trial = KafkaTrial(query, 2, seed=1, events=20_000, commit_intervals_ms=(100,))
+    rows = list(Kafka().run(trial, TrialWorker(tmp_path / "work")))
+    assert {(each["subject"], each["changelog"]) for each in rows} >= {(DEFAULT, BATCHES), (STREAMS, KAFKA)}
+    expected = by_hand(query, 2, 1, 20_000)
+    assert [{name: each[name] for name in expected} for each in rows] == [expected] * len(rows)
 
 
 @pytest.mark.kafka

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.answer.results import all_figures
-from harness.experiment import Claim, Request, TrialWorker
+from harness.experiment import Claim, Figures, Request, TrialWorker
 from harness.experiments.kafka.experiment import Kafka
 from harness.experiments.kafka.restart import KIND, PROMISED, KafkaRestart, RestartGrid
 from harness.experiments.kafka.trial import RECORDS, STREAMS, RestartTrial
@@ -60,18 +60,29 @@ def test_ratios_compare_a_backend_with_the_promised_time_and_with_kafka_streams_
     assert (found[STREAMS]["ratio"], found[STREAMS]["at_least"], found[STREAMS]["repeats"]) == (40.0, None, 1)
 
 
+def figures_of(ready_s: list[float], records: int) -> Figures:
+    """Return the figures of a scenario whose worker is ready after these times, one in each round."""
+    rows = [row(DEFAULT, seconds, repeat, records) for repeat, seconds in enumerate(ready_s)]
+    return all_figures({KIND: rows, "ratio": KafkaRestart().finish([], rows, Claim(""))[len(rows) :]})
+
+
 def judged(ready_s: float, records: int) -> list[str]:
     """Return what a scenario misses whose worker is ready after this time, in five rounds."""
-    rows = [row(DEFAULT, ready_s, repeat, records) for repeat in range(5)]
-    return RestartGrid().missed(
-        all_figures({KIND: rows, "ratio": KafkaRestart().finish([], rows, Claim(""))[len(rows) :]})
-    )
+    return RestartGrid().missed(figures_of([ready_s] * 5, records))
 
 
 def test_more_than_a_second_fails_the_scenario_with_the_promised_records_alone() -> None:
     assert judged(0.9, RECORDS) == []
     assert len(judged(1.1, RECORDS)) == 1
     assert judged(1.1, RECORDS - 1) == []
+
+
+@pytest.mark.parametrize(
+    ("records", "repeats", "is_decided"), [(RECORDS, 5, True), (RECORDS, 1, False), (1_000, 5, False)]
+)
+def test_fewer_records_or_rounds_do_not_decide_the_promise(records: int, repeats: int, is_decided: bool) -> None:
+    figures = figures_of([0.5] * repeats, records)
+    assert (RestartGrid(records=records).undecided(figures) == "") is is_decided
 
 
 def test_the_page_about_kafka_has_the_times_of_restarts() -> None:

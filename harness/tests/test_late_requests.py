@@ -15,7 +15,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from harness.experiments.broker_faults.network_proxy import (
+from harness.experiments.broker_faults.kafka_proxy import (
     ADD_OFFSETS_TO_TXN,
     ADD_PARTITIONS_TO_TXN,
     END_TXN,

@@ -81,7 +81,7 @@ def test_a_bound_of_windows_or_sessions_that_is_off_by_one_is_found(
 
 
 def test_rounds_of_readers_take_turns_over_the_kinds_of_stores() -> None:
-    assert set(ReadersTrial("lmdb").kinds) == {"", "window", "session", "timestamped-key-value"}
+    assert set(ReadersTrial("lmdb").kinds) == {"", *KINDS} - {"key-value"}
 
 
 @pytest.mark.parametrize("mutant", READER_TRIALS)

@@ -38,6 +38,17 @@ PRINTED: Mapping[str, list[str | None]] = {
     "README.md": ["b'3' 41\n", ""],
     "docs/adding-a-backend.md": ["", ""],
     "docs/operations.md": ["", "1 0\n"],
+    "docs/scale.md": [
+        "1 TB: 200 partitions on 2 machines\n"
+        "one is lost: 500 GB to each other, 26 min by replay, 9 min by files\n"
+        "a month of snapshots: 21 million requests $103, storage $33\n"
+        "all of it fetched once: $0.05\n"
+        "100 TB: 20,000 partitions on 100 machines\n"
+        "one is lost: 10 GB to each other, 32 s by replay, 11 s by files\n"
+        "a month of snapshots: 2,063 million requests $10,317, storage $3,266\n"
+        "all of it fetched once: $4.77\n"
+    ],
+    "docs/snapshots.md": [""],
     "docs/stores.md": [
         "DISK\n",
         "",
@@ -48,6 +59,8 @@ PRINTED: Mapping[str, list[str | None]] = {
         "{'page': 'home'} 1000 ['ann', 'anna']\n",
         "{'be': 2, 'do': 1, 'not': 1, 'or': 1, 'to': 3}\n",
         "1\n{0: 3, 60000: 1} 0\n(Windowed(key='ann', start_ms=1000, end_ms=9000), 3)\n",
+        "a-1 500 1000 ()\na-2 700 2000 (('trace', b'4bf9'), ('origin', None))\n",
+        "True True\nFalse\nNone 5.0\n4.5 10 20\n5.0 20 30\n",
         "{'home': 5, 'shop': 1} 9000 4\n",
     ],
     "docs/tasks.md": [
@@ -58,6 +71,7 @@ PRINTED: Mapping[str, list[str | None]] = {
         "[(0, 2), (60000, 1)]\n",
         "[('ann', 30), ('ann', 42)]\n",
         "[(b'home', b'2')]\n",
+        "[(b'o2', b'12')]\n",
         "",
         "b'1f'\n",
         "True\n",

@@ -237,6 +237,14 @@ def test_a_lasting_error_meets_every_later_operation(fork_server: ForkServer, ro
     assert on_disk(root) == {"file": b"123456"}
 
 
+def test_an_engine_pauses_only_briefly_after_a_failed_call(fork_server: ForkServer, root: Path) -> None:
+    """RocksDB's threads wait for a second before they try again."""
+    outcome, _ = run(fork_server, "pause", root, plan=["Fail", 0, errno.ENOSPC, True], microseconds=900_000)
+    before, after = outcome.result
+    assert before >= 0.9
+    assert after < 0.5
+
+
 def test_a_short_write_says_how_much_it_did(fork_server: ForkServer, root: Path) -> None:
     outcome, operations = run(fork_server, "attempts", root, plan=["Short", 1, 4])
     answers, fired = outcome.result

@@ -16,7 +16,17 @@ import pytest
 from harness.folders import ROOT
 from stores import TopicPartition, open_store
 from stores.changelog import MemoryChangelog
-from stores.records import INT64, STR, KeyValue, RecordKind, Session, TimestampedKeyValue, Window
+from stores.records import (
+    INT64,
+    STR,
+    KeyValue,
+    RecordKind,
+    Session,
+    TimestampedKeyValue,
+    TimestampedKeyValueWithHeaders,
+    Versioned,
+    Window,
+)
 from stores.records.handles import StoreTable
 from stores.spark.context import Context, PartitionState
 from stores.tasks import StreamTask, TaskContext, TaskId
@@ -25,7 +35,7 @@ MODULES = (
     *("stores", "stores.changelog", "stores.changelog.files", "stores.records", "stores.records.serdes"),
     *("stores.spark", "stores.spark.sources", "stores.tasks", "stores.worker", "stores.metrics", "stores.registry"),
     *("stores.telemetry", "stores.telemetry.opentelemetry", "stores.telemetry.prometheus"),
-    *("stores.engines.engine", "stores.failpoints"),
+    *("stores.engines.engine", "stores.failpoints", "stores.snapshots"),
 )
 
 
@@ -33,6 +43,8 @@ Opened = Callable[[Path], AbstractContextManager[tuple[str, Any]]]
 KINDS: Mapping[str, RecordKind] = {
     "key-value": KeyValue(STR, INT64),
     "timestamped": TimestampedKeyValue(STR, INT64),
+    "with headers": TimestampedKeyValueWithHeaders(STR, INT64),
+    "versioned": Versioned(STR, INT64, 1),
     "window": Window(STR, INT64, 1, 2),
     "session": Session(STR, INT64, 2),
 }

@@ -27,7 +27,7 @@ from harness.report.rows import (
     write_facts,
 )
 from harness.run import shortened
-from harness.tests.made_up_rows import ENVIRONMENT, FACTS, SPEEDS, Rows, made_up_rows, run_of
+from harness.tests.made_up_rows import ENVIRONMENT, FACTS, SPEEDS, Rows, made_up_rows, run_of, scaled
 from stores.errors import ConfigError
 
 PLOTS = {"throughput.svg", "store-throughput.svg", "commit-latency.svg", "opening.svg", "crash-matrix.svg"}
@@ -180,14 +180,6 @@ def answers(rows: Rows) -> dict[str, str]:
 
 
 RATE = "Most records per second, commits kept by the changelog alone CHANGELOG"
-
-
-def scaled(rows: Rows, backend: str, *factors: float) -> Rows:
-    """Multiply the records per second of a backend by a factor for each round, the last one for all that follow."""
-    for row in rows["throughput"]:
-        if row["backend"] == backend:
-            row["records_per_s"] *= factors[min(row["repeat"], len(factors) - 1)]
-    return rows
 
 
 def test_what_a_run_left_out_is_one_line_with_the_rest_folded_below_it() -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import math
 import subprocess
 import sys
+from contextlib import nullcontext
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
+from harness.budget import TimeOverError
 from harness.experiment import Claim, Request
 from harness.experiments.stateful import experiment as stateful
-from harness.experiments.stateful.experiment import Stateful
+from harness.experiments.stateful.experiment import Stateful, compared
 from harness.experiments.stateful.report import GOAL_KEYS, GOALS, page
 from harness.experiments.stateful.trial import (
     APPLY,
@@ -22,11 +27,15 @@ from harness.experiments.stateful.trial import (
     OURS_IN_BATCHES,
     PANDAS,
     ROWS,
+    ROWS_FILE,
     SUBJECTS,
     StatefulTrial,
 )
 from harness.processes.child import MeasurementFailedError
-from harness.processes.load import tree_cpu_s
+from harness.processes.load import LoadWatch, tree_cpu_s
+from harness.schedule import run_local
+from harness.spark import stateful as measuring
+from harness.spark.stateful import RoundTimes
 from stores.errors import ConfigError
 
 
@@ -127,6 +136,133 @@ def test_a_ratio_counts_the_rounds_in_which_the_machine_was_busy() -> None:
     rows += [a_row(ROWS, number, 3.0, others_share=0.9 * (number == 1)) for number in range(4)]
     [made] = [row for row in Stateful().finish([], rows, Claim("stateful")) if row["kind"] == "ratio"]
     assert (made["ratio"], made["repeats"], made["busy"]) == (3.0, 4, 2)
+
+
+def test_the_time_of_the_first_round_of_larger_batches_is_expected_by_their_keys() -> None:
+    few, many = (RoundTimes(keys, {10_000: 20.0}) for keys in (1_000, 10_000_000))
+    assert few.expected_s(100_000) == pytest.approx(20.0, rel=0.01)
+    assert many.expected_s(100_000) == pytest.approx(200.0, rel=0.01)
+    many.add(100_000, 90.0)
+    many.add(100_000, 70.0)
+    assert (many.expected_s(10_000), many.expected_s(100_000)) == (20.0, 90.0)
+
+
+class TimedQuery:
+    """A query without Spark: each batch moves the clock on by a second for 10,000 events."""
+
+    now = 0.0
+
+    def __init__(self, spark: object, subject: str, folder: Path, partitions: int) -> None:
+        self.subject, self.folder = subject, folder
+
+    def start(self) -> None:
+        """Make the folder of the batches."""
+        (self.folder / measuring.INPUT).mkdir(parents=True, exist_ok=True)
+
+    def stop(self) -> None:
+        """Stop nothing."""
+
+    def feed(self, batch: Path) -> dict[str, Any]:
+        """Return the figures of a batch."""
+        seconds = measuring.keys_in(batch)[0] / 10_000
+        TimedQuery.now += seconds
+        return {"seconds": seconds, "load": LoadWatch(tree_cpu_s).figures()}
+
+
+class QueryThatStartsSlowly(TimedQuery):
+    """Its start takes ten times as long as its small batches."""
+
+    def start(self) -> None:
+        """Start, and move the clock on."""
+        super().start()
+        TimedQuery.now += 0.1
+
+
+def without_spark(monkeypatch: pytest.MonkeyPatch, query: type[TimedQuery]) -> None:
+    """Measure queries of a class, on its clock, with no time for the check at the end."""
+    monkeypatch.setattr(measuring, "StatefulQuery", query)
+    monkeypatch.setattr(measuring, "session", lambda *_, **__: nullcontext(MagicMock()))
+    monkeypatch.setattr(measuring, "state_of", lambda *_: None)
+    monkeypatch.setattr(measuring, "_summary", lambda _: [1])
+    monkeypatch.setattr(measuring, "monotonic", lambda: TimedQuery.now)
+    monkeypatch.setattr(measuring, "CHECK_S", 0.0)
+    monkeypatch.setattr(measuring, "CHECKED_KEYS_PER_S", math.inf)
+
+
+@pytest.mark.parametrize(("rounds_s", "rounds"), [(0.2, 0), (0.3, 1)])
+def test_the_first_round_is_expected_to_take_as_long_as_its_starts_and_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds_s: float, rounds: int
+) -> None:
+    without_spark(monkeypatch, QueryThatStartsSlowly)
+    # Both queries are started twice before the rounds, which take 0.24 s each.
+    seconds = 4 * 0.1 + 2 * (1_000 + 3 * 100) / 10_000 + rounds_s
+    found = measuring.measured(1_000, 1, [100], 2, [OURS, JVM], 2, seconds, str(tmp_path), tmp_path)
+    assert len(found["rows"]) == 2 * rounds
+
+
+@pytest.mark.parametrize(
+    ("rounds_s", "rounds"),
+    [
+        (None, [(100, 0), (100, 1), (10_000, 0), (10_000, 1)]),
+        (3.0, [(100, 0), (100, 1), (10_000, 0)]),
+        (0.5, [(100, 0), (100, 1)]),
+        (0.01, []),
+    ],
+)
+def test_rounds_of_small_batches_come_first_and_none_begins_that_may_not_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds_s: float | None, rounds: list[tuple[int, int]]
+) -> None:
+    without_spark(monkeypatch, TimedQuery)
+    filled_s = 2 * (1_000 + 3 * 100) / 10_000
+    seconds = None if rounds_s is None else filled_s + rounds_s
+    found = measuring.measured(1_000, 1, [10_000, 100], 2, [OURS, JVM], 2, seconds, str(tmp_path), tmp_path)
+    assert [(row["batch_events"], row["round"]) for row in found["rows"]] == [
+        each for each in rounds for _ in (OURS, JVM)
+    ]
+    assert compared(tmp_path / ROWS_FILE) == found["rows"]
+    assert (found["expected"], found["states"]) == ([1], {OURS: [1], JVM: [1]})
+
+
+def killed_after(*rows: tuple[str, int], torn: str = "") -> str:
+    """Return the file of a process that was killed after the rows of some subjects in a round."""
+    lines = [{"subject": subject, "batch_events": 10_000, "round": number} for subject, number in rows]
+    return "".join(json.dumps(line) + "\n" for line in lines) + torn
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        (killed_after((OURS, 0), (JVM, 0), (JVM, 1), torn='{"sub'), [(OURS, 0), (JVM, 0)]),
+        (killed_after((OURS, 0), (JVM, 0), (OURS, 1)), [(OURS, 0), (JVM, 0), (OURS, 1)]),
+        (killed_after((OURS, 0)), []),
+        (killed_after((JVM, 0), (APPLY, 0)), []),
+        ("", []),
+    ],
+)
+def test_of_a_round_that_was_cut_what_can_be_compared_is_kept(
+    tmp_path: Path, text: str, kept: list[tuple[str, int]]
+) -> None:
+    (tmp_path / "rows").write_text(text)
+    assert [(row["subject"], row["round"]) for row in compared(tmp_path / "rows")] == kept
+    assert compared(tmp_path / "none") == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "kept"), [(((OURS, 0), (JVM, 0), (JVM, 1)), 2), (((OURS, 0), (JVM, 0), (OURS, 1)), 3), ((), 0)]
+)
+def test_a_trial_that_its_deadline_cuts_has_the_rounds_before_and_counts_those_of_all_subjects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: tuple[tuple[str, int], ...], kept: int
+) -> None:
+    def killed(work: str, kind: str, arguments: dict[str, Any], deadline_s: float) -> dict[str, Any]:
+        (Path(arguments["kept"]) / ROWS_FILE).write_text(killed_after(*rows))
+        raise TimeOverError
+
+    monkeypatch.setattr(stateful, "figures_apart", killed)
+    monkeypatch.setattr(Stateful, "line", lambda *_: "")
+    outcome = run_local(Stateful(), [StatefulTrial(10, 1, (10_000,), subjects=(OURS, JVM))], lambda _: None)
+    assert [row["subject"] for row in outcome.rows] == [subject for subject, _ in rows[:kept]]
+    assert outcome.extent == {"rounds": (min(1, len(rows)), 5)}
+    assert outcome.problems == []
 
 
 def test_a_state_that_differs_fails_the_run_with_the_command_of_its_trial() -> None:

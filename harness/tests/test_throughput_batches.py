@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from harness.experiments.throughput import record_parts
 from harness.experiments.throughput.batches import batch_ratios
 from harness.experiments.throughput.experiment import run
 from harness.experiments.throughput.measurement import Configuration, PartitionWork, write_pairs
@@ -57,7 +58,7 @@ def test_a_grid_of_both_forms_measures_each_in_the_same_cells() -> None:
 
 def test_a_workload_without_a_batch_form_is_refused() -> None:
     with pytest.raises(ConfigError):
-        Grid("nexmark_q4", 9, both_forms=True)
+        Grid("event_log", 9, both_forms=True)
 
 
 def test_no_time_of_a_record_is_in_two_parts() -> None:
@@ -81,6 +82,28 @@ def test_the_parts_of_a_records_time_add_up_to_it(tmp_path: Path) -> None:
         assert all(figures[part] > 0 for part in PARTS), figures
         assert sum(figures[part] for part in PARTS) < 1_000
         assert figures["stores_us"] > figures["outputs_us"]
+
+
+def test_the_parts_of_a_records_time_leave_out_the_warm_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of the events, in whole commits: the clock counts from then on."""
+    clocks: list[PartClock] = []
+
+    class Kept(PartClock):
+        def __init__(self) -> None:
+            super().__init__()
+            clocks.append(self)
+
+    by_name: Any = workload("flights")
+    write_pairs(tmp_path / "events", by_name.events(1, 6_000))
+    work = PartitionWork(Configuration("lmdb", Durability.CHANGELOG, "flights", 200, 1, 0, 1), by_name, 0,
+                         tmp_path / "events", 6_000)  # fmt: skip
+    run(work)
+    monkeypatch.setattr(record_parts, "PartClock", Kept)
+    with work.changelog(tmp_path) as changelog:
+        parts = record_parts.record_parts(work, tmp_path, changelog)
+    [clock] = clocks
+    assert clock.records == 6_000 - 600
+    assert sum(parts.values()) == pytest.approx(sum(clock.parts_ns()) / 1e3 / clock.records)
 
 
 def test_the_page_shows_where_the_time_of_a_record_goes_in_each_form_that_was_measured() -> None:

@@ -11,8 +11,9 @@ from harness.experiment import Request, TrialWorker
 from harness.experiments.registry import kinds
 from harness.experiments.visibility import SIZES, Visibility
 from harness.experiments.visibility_measured import seen, seen_of_task
+from stores.config import StoreConfig
 from stores.interface import IsolationLevel
-from stores.registry import open_store
+from stores.registry import backends, open_store
 
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 
@@ -40,12 +41,23 @@ def test_what_a_task_writes_is_seen_with_the_commit_by_its_interval_or_at_once(t
     assert median(lags_s[UNCOMMITTED]) < 0.1
 
 
+def test_a_night_has_every_backend_at_the_shortest_interval_first_and_begins_only_what_can_end() -> None:
+    trials = Visibility().plan(Request("night"))
+    names = [trial.backend for trial in trials[: len(backends())]]
+    assert sorted(names) == sorted(backends())
+    assert names[0] == StoreConfig().backend
+    assert [trial.intervals_s for trial in trials] == [(each,) for each in (0.02, 0.1, 1.0) for _ in names]
+    costs_s = list(map(Visibility().cost_s, trials))
+    assert costs_s == sorted(costs_s)
+    assert 20 < costs_s[-1] < 30
+
+
 def test_there_is_a_row_for_each_interval_and_level(tmp_path: Path) -> None:
     (trial,) = Visibility().plan(Request("smoke"))
     rows = list(Visibility().run(trial, TrialWorker(tmp_path)))
     assert [(row["commit_interval_s"], row["committed_by"], row["isolation_level"]) for row in rows] == [
         (interval_s, committed_by, str(level))
-        for interval_s in SIZES["smoke"][0]
+        for interval_s in SIZES["smoke"][0][0]
         for committed_by in ("writer", "task")
         for level in IsolationLevel
     ]

@@ -18,7 +18,7 @@ from harness.cli import main
 from harness.experiments.crash.experiment import failures, row
 from harness.experiments.crash.observation import read_history
 from harness.experiments.crash.operations import Mix
-from harness.experiments.crash.plan import UNDER_PRESSURE
+from harness.experiments.crash.plan import UNDER_PRESSURE, crash_matrix
 from harness.experiments.crash.run import CHECKERS, CrashOutcome, examine
 from harness.experiments.crash.trial import TRIAL_FILE, CrashTrial, history_file
 from harness.faults import Abort, Fault, Fence, Kill, KillAfter, KillInRecovery, Stop, Timeout, Truncate
@@ -26,8 +26,9 @@ from harness.mutants import CRASH_TRIALS
 from harness.processes.child import ORPHANED, run_child, run_forked
 from harness.processes.fork_server import ForkServer
 from harness.tests.comparison import comparable
-from harness.typed_maps import KINDS
+from harness.typed_maps import IN_TURN, KINDS
 from stores.registry import backends
+from stores.strategies.dual_store import RECOVER_COPIED
 
 SOUND = "sqlite-indexed-batch"
 DIRECT = "rocksdb-direct"
@@ -151,6 +152,18 @@ def test_a_roll_forward_that_is_killed_is_repeated(fork_server: ForkServer | Non
     assert_valid(examine(CrashTrial("rocksdb-dual-store", fault, "PROCESS"), fork_server=fork_server))
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("records", IN_TURN)
+def test_a_roll_forward_without_a_log_of_the_engine_is_reached_in_each_kind_of_store(records: str) -> None:
+    """A kill loses what a new store has noted of itself, and the commit on top of it: so it is closed once before."""
+    [trial, *_] = [
+        trial
+        for trial in crash_matrix(["rocksdb-dual-store"], ["CHANGELOG"], profile="night")
+        if trial.fault.place == RECOVER_COPIED
+    ]
+    assert_valid(examine(replace(trial, records=records)))
+
+
 def test_every_mutant_of_crash_trials_is_tried_here_and_every_checker_has_one() -> None:
     assert set(MUTATED) == set(CRASH_TRIALS)
     assert {mutant.checker for mutant in CRASH_TRIALS.values()} == set(CHECKERS)
@@ -178,7 +191,7 @@ def test_with_its_wipe_the_direct_backend_passes(fork_server: ForkServer | None)
 
 
 def test_a_failpoint_that_is_never_reached_makes_the_trial_unknown(fork_server: ForkServer | None) -> None:
-    outcome = examine(CrashTrial(SOUND, Kill("restore.before_write"), mix=SMALL), fork_server=fork_server)
+    outcome = examine(CrashTrial(SOUND, Kill("task.restore.before_write"), mix=SMALL), fork_server=fork_server)
     assert outcome.result is Result.UNKNOWN
     assert result_of(outcome, "course") is Result.UNKNOWN
 

@@ -9,13 +9,12 @@ import pytest
 from harness.budget import PROFILES
 from harness.experiment import Request
 from harness.experiments.crash.experiment import Crash
-from harness.experiments.crash.plan import crash_matrix, shape
+from harness.experiments.crash.plan import crash_matrix
 from harness.experiments.crash.trial import LOG_FAILPOINTS, CrashTrial, admitted
-from harness.faults import Kill, KillInRecovery
+from harness.faults import Kill
+from harness.typed_maps import KINDS
 from stores.errors import ConfigError
-from stores.failpoints import failpoint
 from stores.registry import backends
-from stores.strategies.dual_store import MID_COPY
 from stores.tasks import task_transaction
 
 
@@ -69,20 +68,8 @@ def test_every_planned_trial_is_admitted() -> None:
 @pytest.mark.parametrize("profile", PROFILES)
 def test_every_kind_of_store_has_its_turn_and_none_more_than_others(profile: str) -> None:
     kinds = Counter(trial.records for trial in crash_matrix(profile=profile))
-    assert set(kinds) == {"", "timestamped-key-value", "window", "session"}
+    assert set(kinds) == {"", *KINDS} - {"key-value"}
     assert max(kinds.values()) < 1.5 * min(kinds.values())
-
-
-def test_a_recovery_without_a_log_of_the_engine_s_own_is_tried_in_stores_of_bytes() -> None:
-    """The first kill loses the description that a typed store writes when it is made, so nothing is copied after it."""
-    tried = [
-        trial
-        for profile in PROFILES
-        for trial in crash_matrix(["rocksdb-dual-store"], ["CHANGELOG"], profile=profile)
-        if isinstance(trial.fault, KillInRecovery) and trial.options == shape(failpoint(MID_COPY))["options"]
-    ]
-    assert tried
-    assert {trial.records for trial in tried} == {""}
 
 
 def test_a_kind_of_store_that_does_not_exist_is_refused() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from harness.workloads.batches import SUFFIX, BatchContext, keyed_columns, updated
+from harness.workloads.batches import SUFFIX, BatchContext, keyed_columns, merged_many, updated
 from harness.workloads.event_log import EventLogWorkload
 from harness.workloads.nexmark_queries import QUERIES
 from harness.workloads.workload import Event, Workload, WorkloadContext, keyed
@@ -37,12 +37,13 @@ class UnknownWorkloadError(ConfigError):
 def workloads() -> Mapping[str, Workload]:
     """Return every workload in its default shape, by name."""
     count, flights = Count(), (Flights(), FlightsByHour(), AircraftSessions())
+    in_batches: tuple[Any, ...] = (count, *flights, *QUERIES)
     all_workloads: tuple[Workload, ...] = (
         count,
         EventLogWorkload(),
         *flights,
         *QUERIES,
-        *(replace(form, name=form.name + SUFFIX) for form in (count, *flights)),
+        *(replace(form, name=form.name + SUFFIX) for form in in_batches),
     )
     return MappingProxyType({workload.name: workload for workload in all_workloads})
 
@@ -354,8 +355,9 @@ class AircraftSessions(Departures):
         """Do the same for many records."""
         keys, values = keyed_columns(batch)
         aircraft, flown = [key.decode() for key in keys], list(map(_flown, values))
-        _merge_many(context.store("recent"), aircraft, batch.timestamps_ms, flown, timed=False)
-        merged = _merge_many(context.store("sessions"), aircraft, batch.timestamps_ms, flown, timed=True)
+        times_ms = batch.timestamps_ms
+        merged_many(context.store("recent"), aircraft, times_ms, flown, GAP_MS, _added)
+        merged = merged_many(context.store("sessions"), aircraft, times_ms, flown, GAP_MS, _added, timed=True)
         outputs = [f"{start_ms}-{end_ms}: {summed}".encode() for (_, start_ms, end_ms), summed in merged]
         context.forward_many(self.output_topic, keys, outputs, batch.timestamps_ms)
 
@@ -366,39 +368,8 @@ def _flown(value: bytes) -> list[int]:
     return [left, 1 - left, int(distance) if left else 0]
 
 
-def _merge_many(
-    sessions: Any, aircraft: Sequence[str], times_ms: Sequence[int], flown: Sequence[list[int]], *, timed: bool
-) -> list[tuple[Windowed[str], list[int]]]:
-    """Merge flights, in order, each with the sessions within its reach. Return the resulting session of each."""
-    reach: dict[str, tuple[int, int]] = {}
-    for plane, time_ms in zip(aircraft, times_ms, strict=True):
-        first_ms, last_ms = reach.get(plane, (time_ms, time_ms))
-        reach[plane] = min(first_ms, time_ms), max(last_ms, time_ms)
-    searches = [(plane, max(0, first_ms - GAP_MS), last_ms + GAP_MS) for plane, (first_ms, last_ms) in reach.items()]
-    found = sessions.find_sessions_many(searches)
-    living = {
-        plane: {session: value.value if timed else value for session, value in pairs}
-        for plane, pairs in zip(reach, found, strict=True)
-    }
-    changed_ms: dict[Windowed[str], int] = {}
-    results = []
-    for plane, time_ms, own_sums in zip(aircraft, times_ms, flown, strict=True):
-        start_ms, end_ms, summed = time_ms, time_ms, own_sums
-        own = living[plane]
-        for other in [each for each in own if each.end_ms >= time_ms - GAP_MS and each.start_ms <= time_ms + GAP_MS]:
-            start_ms, end_ms = min(start_ms, other.start_ms), max(end_ms, other.end_ms)
-            summed = [one + another for one, another in zip(summed, own.pop(other), strict=True)]
-            changed_ms[other] = time_ms
-        merged = Windowed(plane, start_ms, end_ms)
-        own[merged], changed_ms[merged] = summed, time_ms
-        results.append((merged, summed))
-    stored = {session for pairs in found for session, _ in pairs}
-    written = [each for each in changed_ms if each in living[each.key] or each in stored]
-    # In the order of time, so that none of them is too late for those before it.
-    written.sort(key=lambda session: session.end_ms)
-    pairs = [(session, living[session.key].get(session)) for session in written]
-    sessions.put_many(pairs, [changed_ms[session] for session in written] if timed else None)
-    return results
+def _added(one: Sequence[int], another: Sequence[int]) -> list[int]:
+    return [mine + other for mine, other in zip(one, another, strict=True)]
 
 
 def _merge(sessions: Any, session: Windowed[str], summed: list[int]) -> tuple[Windowed[str], list[int]]:
@@ -409,7 +380,7 @@ def _merge(sessions: Any, session: Windowed[str], summed: list[int]) -> tuple[Wi
     for other, value in within_reach:
         start_ms, end_ms = min(start_ms, other.start_ms), max(end_ms, other.end_ms)
         more = value.value if isinstance(value, ValueAndTimestamp) else value
-        summed = [one + another for one, another in zip(summed, more, strict=True)]
+        summed = _added(summed, more)
         sessions.remove(other)
     merged = Windowed(aircraft, start_ms, end_ms)
     sessions.put(merged, summed)

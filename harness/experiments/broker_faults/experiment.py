@@ -99,6 +99,7 @@ class BrokerFaults(Judged[BrokerTrial]):
     faults = FAULTS
     placement = TrialPlacement.SPREAD
     share = 2
+    night_share = 10
     kind = "broker_fault"
     named_by = ("fault", "place", "guarantee", "backend")
     shown = {

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from harness.checkers.counting import PROCESS, Finding
-from harness.experiments.broker_faults.network_proxy import END_TXN, has_ended_transaction
+from harness.experiments.broker_faults.kafka_proxy import END_TXN, has_ended_transaction
 from harness.experiments.broker_faults.processes import TrialProcess, Workers
 from harness.experiments.broker_faults.trial import (
     AT_LEAST_ONCE,

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Self
-from weakref import WeakKeyDictionary
 
 _PIECE_BYTES = 64 * 1024
 _SLOW_PIECE_BYTES = 2 * 1024
@@ -144,13 +143,17 @@ class NetworkProxy:
             self._changed.notify_all()
             return not self._closed
 
+    def _is_read(self, side: Side) -> bool:
+        """Return True if the bytes of this side pass at the moment. Called on the proxy's thread."""
+        return side.is_client or not self._silent
+
     def _watch(self) -> None:
         """Register what may be served now."""
         events_of: dict[socket.socket, int] = {self._woken: selectors.EVENT_READ}
         if not self._stalled:
             events_of[self._listening] = selectors.EVENT_READ
             for side in self._sides.values():
-                reads = len(side.other.held) < _HELD_BYTES_MAX and (side.is_client or not self._silent)
+                reads = len(side.other.held) < _HELD_BYTES_MAX and self._is_read(side)
                 events = selectors.EVENT_READ * reads | selectors.EVENT_WRITE * bool(side.held)
                 if events:
                     events_of[side.end] = events
@@ -258,132 +261,3 @@ class NetworkProxy:
         self._sides.pop(side.end, None)
         with suppress(KeyError, ValueError):
             self._selector.unregister(side.end)
-
-
-PRODUCE, ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, END_TXN, TXN_OFFSET_COMMIT = 0, 24, 25, 26, 28
-"""API keys of requests. Source: Kafka's protocol guide, "Api Keys"."""
-_HEAD = struct.Struct(">ih")
-"""The size of a request without these four bytes, and its API key. Source: Kafka's protocol guide, "Headers"."""
-_SIZE = struct.Struct(">i")
-_END_TXN_ANSWER = struct.Struct(">iiih")
-"""The size of the answer, its correlation ID, the throttle time and the error code. Source: Kafka's protocol guide,
-"EndTxn Response (Version: 1)".
-"""
-
-
-def has_ended_transaction(answer: bytes) -> bool:
-    """Return True if a broker's answer to ``END_TXN`` says that it ends the transaction."""
-    *_, error_code = _END_TXN_ANSWER.unpack_from(answer)
-    return bool(error_code == 0)
-
-
-class _Requests:
-    """The requests that one connection carries, in pieces of any size."""
-
-    def __init__(self, wants: Callable[[int], bool]) -> None:
-        self._wants = wants
-        self._head = b""
-        """The begin of a request that is too short to tell its kind."""
-        self._left = 0
-        self._holding = False
-        self.held = bytearray()
-        """The request that is held back, as far as it has come."""
-
-    @property
-    def holds_one(self) -> bool:
-        """True if a whole request is held back."""
-        return self._holding and not self._left
-
-    def passed(self, piece: bytes) -> bytes:
-        """Return what comes before a request that is held back: of this piece, and of earlier ones."""
-        before, rest = bytearray(), self._head + piece
-        self._head = b""
-        while rest and not self.holds_one:
-            if not self._left:
-                if len(rest) < _HEAD.size:
-                    self._head = rest
-                    break
-                size, api_key = _HEAD.unpack_from(rest)
-                self._left, self._holding = 4 + size, self._wants(api_key)
-            part, rest = rest[: self._left], rest[self._left :]
-            self._left -= len(part)
-            target = self.held if self._holding else before
-            target += part
-        return bytes(before)
-
-
-class KafkaProxy(NetworkProxy):
-    """A proxy that holds one request back, as a network does that delivers it late.
-
-    The client of the request sees a reset, and may send it again over a new connection. The connection to the broker
-    stays open until ``deliver`` sends the request over it. For connections without TLS.
-    """
-
-    def __init__(self, target: int = 0) -> None:
-        self._api_key, self._skipped = -1, 0
-        self._requests: WeakKeyDictionary[Side, _Requests] = WeakKeyDictionary()
-        self._holder: Side | None = None
-        """The broker's side of the connection whose request is held back."""
-        self._request, self._answer = b"", b""
-        self._delivers = False
-        super().__init__(target)
-
-    def hold(self, api_key: int, number: int = 1) -> None:
-        """Hold the next request of this kind, or that of this number among the next ones."""
-        with self._changed:
-            self._api_key, self._skipped = api_key, number - 1
-            self._holder, self._delivers, self._answer = None, False, b""
-
-    def await_held(self, timeout_s: float) -> bool:
-        """Return True as soon as a request is held, and its client is cut; False if none comes in time."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self._holder is not None, timeout_s)
-
-    def deliver(self, timeout_s: float) -> bytes:
-        """Send the held request to the broker; return the answer, empty if it does not come in time."""
-        with self._changed:
-            assert self._holder is not None, "no request is held"
-            self._delivers = True
-        self._tell()
-        with self._changed:
-            return self._answer if self._changed.wait_for(self._is_answered, timeout_s) else b""
-
-    def _is_answered(self) -> bool:
-        return (
-            self._answer[_SIZE.size :] != b"" and len(self._answer) >= _SIZE.size + _SIZE.unpack_from(self._answer)[0]
-        )
-
-    def _watch(self) -> None:
-        if self._delivers and self._holder is not None:
-            self._holder.held += self._request
-            self._request = b""
-        super()._watch()
-
-    def _passed(self, side: Side, piece: bytes) -> bytes:
-        if not side.is_client:
-            with self._changed:
-                if side is self._holder and self._delivers:
-                    self._answer += piece
-                    self._changed.notify_all()
-            return piece
-        requests = self._requests.get(side)
-        if requests is None:
-            requests = self._requests[side] = _Requests(self._wants)
-        before = requests.passed(piece)
-        if requests.holds_one:
-            self._end(side)
-            with self._changed:
-                self._holder, self._request = side.other, bytes(requests.held)
-                self._changed.notify_all()
-        return before
-
-    def _wants(self, api_key: int) -> bool:
-        """Return True for the one request that is to be held back."""
-        with self._changed:
-            if api_key != self._api_key:
-                return False
-            self._skipped -= 1
-            if self._skipped >= 0:
-                return False
-            self._api_key = -1
-            return True

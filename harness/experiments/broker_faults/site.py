@@ -15,7 +15,7 @@ import confluent_kafka
 from harness.budget import seconds_for
 from harness.checkers.counting import Pair
 from harness.experiments.broker_faults import child
-from harness.experiments.broker_faults.network_proxy import KafkaProxy
+from harness.experiments.broker_faults.kafka_proxy import KafkaProxy
 from harness.experiments.broker_faults.processes import DEADLINE_S, TrialProcess
 from harness.experiments.broker_faults.trial import (
     COMMITS,

@@ -34,6 +34,7 @@ from harness.experiments.crash.trial import CrashTrial, admitted
 from harness.faults import FAULTS
 from harness.report.coverage import Coverage, Group, Seen
 from harness.report.page import Page, TextTable
+from harness.typed_maps import IN_TURN
 from stores.registry import backend_named
 
 _MODULES = ("stores.tasks.task", "stores.changelog.sqlite", "stores.records")
@@ -161,7 +162,7 @@ class Crash(Experiment[CrashTrial]):
         """Return the classes of the trials: cells of the crash matrix, by kind of store."""
         results = {each["trial_id"]: each for each in crash_trials(rows)}
         names = {trial.backend for trial in trials}
-        every = crash_matrix(names, seeds=range(SIZES[NIGHT].seeds), profile=NIGHT)
+        every = crash_matrix(names, seeds=range(len(IN_TURN)), profile=NIGHT)  # Each cell with each kind of store.
         there = {(seen.group, seen.name): seen for seen in (_seen(trial, None) for trial in every)}
         return [*there.values(), *(_seen(trial, results[trial.id]) for trial in trials if trial.id in results)]
 

@@ -127,10 +127,7 @@ SIZES: Mapping[str, CrashSize] = MappingProxyType(
 
 
 def _of_kind(trial: CrashTrial, turn: int) -> CrashTrial:
-    """Return ``trial`` with the kind of store at ``turn``; bytes if no typed store reaches its failpoint."""
-    about = trial.fault.place
-    if trial.durability == "CHANGELOG" and about and declaration(about).nothing_before:
-        return trial
+    """Return ``trial`` with the kind of store at ``turn``."""
     return replace(trial, records=IN_TURN[turn % len(IN_TURN)])
 
 

@@ -37,7 +37,7 @@ from harness.experiments.crash.trial import (
 )
 from harness.processes.child import run_child, run_forked
 from harness.processes.fork_server import ForkServer
-from harness.typed_maps import PLAIN, logged_time_ms
+from harness.typed_maps import PLAIN, logged_headers, logged_time_ms
 from stores.changelog.sqlite import SqliteChangelog
 from stores.interface import Durability, TopicPartition
 
@@ -113,12 +113,8 @@ def run(
     return Observation(histories, endings, logs)
 
 
-def verdicts_of(trial: CrashTrial, observation: Observation) -> tuple[Verdict, ...]:
-    """Return the verdict of each checker, after one that says if the fault struck as planned."""
-    return _judged(trial, observation, evidence(trial, observation))
-
-
 def _judged(trial: CrashTrial, observation: Observation, of_trial: Evidence) -> tuple[Verdict, ...]:
+    """Return the verdict of each checker, after one that says if the fault struck as planned."""
     gap = missing(trial, observation)
     course = Verdict("course", Result.UNKNOWN if gap else Result.VALID, gap)
     return (course, *(check(of_trial) for check in CHECKERS.values()))
@@ -172,7 +168,8 @@ def truncate(changelog: Path, log: Log, records: str = PLAIN) -> None:
                 producer.send(partition, NO_KEY, None)
                 start = producer.flush()[partition] + 1
                 for key, value in sorted(replay_all(log.stores[store]).items()):
-                    producer.send(partition, key, value, logged_time_ms(records, value))
+                    time_ms, headers = logged_time_ms(records, key, value), logged_headers(records, value)
+                    producer.send(partition, key, value, time_ms, headers)
                 producer.flush()
             log_file.truncate(partition, start)
 

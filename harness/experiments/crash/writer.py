@@ -50,6 +50,7 @@ from stores.changelog.interface import Record
 from stores.changelog.sqlite import SqliteChangelog
 from stores.config import StoreConfig
 from stores.errors import ChangelogTimeoutError, ProducerFencedError
+from stores.failpoints import failpoint as declaration
 from stores.files.sqlite_library import connect, roll_back
 from stores.interface import Durability, IsolationLevel, ProcessingGuarantee, TopicPartition
 from stores.registry import backend_named, open_store
@@ -128,9 +129,13 @@ class Job:
         while self._stretch():
             pass
         self._step.finish(self)
+        self.close()
+        self._history.note("closed")
+
+    def close(self) -> None:
+        """Close the task and its changelog."""
         self._task.close()
         self._changelog.close()
-        self._history.note("closed")
 
     def _stretch(self) -> bool:
         """Process records from the task's offset. Return True if an abort reset it and it must continue from there."""
@@ -285,6 +290,8 @@ def work(number: int) -> None:
             history.note("found", stores={store: found(trial, folder / FOUND_FOLDER, store) for store in STORES})
         else:
             history.note("begin")
+            if trial.fault.place and declaration(trial.fault.place).settled_before:
+                settle(Job(trial, folder, NOTHING, history))
         job = Job(trial, folder, step, history)
         step.arm(job)
         reports = job.open()
@@ -295,6 +302,12 @@ def work(number: int) -> None:
             history.note(
                 "final", states={store: found(trial, folder / STATE_FOLDER, store)["state"] for store in STORES}
             )
+
+
+def settle(job: Job) -> None:
+    """Let the stores of a task persist what they note of themselves when they are made."""
+    job.open()
+    job.close()
 
 
 def found(trial: CrashTrial, folder: Path, store: str) -> dict[str, Any]:

@@ -138,6 +138,7 @@ class IoFaults(Experiment[IoTrial]):
     grid = plan.IoFaultGrid
     placement = TrialPlacement.SPREAD
     share = 18
+    night_share = 30
     forks = Forks.RECORDED
     unit = "subsets"
     columns = KINDS

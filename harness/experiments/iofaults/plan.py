@@ -255,7 +255,7 @@ SIZES: Mapping[str, IoFaultSize] = MappingProxyType(
                 _tried(*_DAMAGES, at=_DISK, points_max=48),
             ),
             task_points_max=24,
-            kills_at_disk={TASKS[0]: 80, PUNCTUATION: 80, ONLINE_UPGRADE: 60, OFFSET_IMPORTS[1]: 120},
+            kills_at_disk={TASKS[0]: 80, PUNCTUATION: 80, ONLINE_UPGRADE: 130, OFFSET_IMPORTS[1]: 120},
             measured_seeds=2,
             variation_points_max={"kill": 17, "power names": 8, "power": 0, "failed_sync": 0, "": 4},
             unseen_points_max=24,
@@ -263,8 +263,8 @@ SIZES: Mapping[str, IoFaultSize] = MappingProxyType(
         NIGHT: IoFaultSize(
             grids=(
                 _tried("kill", "tear", *_ERRORS),
-                _tried("power names", "power strict", "power torn-sectors", "power journal", states=6),
-                _tried("kill_twice", "power_twice", "failed_sync names", "failed_sync strict", states=4),
+                _tried("power names", "power strict", "power torn-sectors", "power journal", states=3),
+                _tried("kill_twice", "power_twice", "failed_sync names", "failed_sync strict", states=3),
                 _tried(*_DAMAGES, at=_DISK),
             ),
             task_points_max=None,

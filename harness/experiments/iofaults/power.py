@@ -225,7 +225,7 @@ class FailedSync(InjectedFault):
                 continue
             recording = joined(read_recording(first), lives.promises_of(read_recording(second)))
             check_maps(recording)
-            for state in _states(recording, len(numbered(read_recording(first))), shop):
+            for state in states_after(recording, len(numbered(read_recording(first))), shop):
                 if only in ("", state.description.to_json()):
                     yield _checked_after_sync(shop, recording, point, at, state)
 
@@ -313,8 +313,11 @@ def joined(first: Sequence[IoOperation], second: Sequence[IoOperation]) -> list[
     return [*first, *shifted]
 
 
-def _states(recording: Sequence[IoOperation], begin: int, shop: Workshop) -> Iterator[State]:
-    """Yield crash states at some positions of the second opening, at acknowledgements, and at the end: each once."""
+def states_after(recording: Sequence[IoOperation], begin: int, shop: Workshop) -> Iterator[State]:
+    """Yield crash states from operation ``begin`` on: in the second opening, at acknowledgements, and at the end.
+
+    A state is yielded again only where other promises hold, such as after a later acknowledgement.
+    """
     end, model, seed = len(numbered(recording)), FolderModel(shop.case.variant), shop.seed
     later = [operation for operation in recording if operation.kind is Kind.NOTE and operation.index >= begin]
     acknowledged = {operation.index for operation in later if operation.text.startswith("ack")}
@@ -322,16 +325,22 @@ def _states(recording: Sequence[IoOperation], begin: int, shop: Workshop) -> Ite
         first, others = sorted(acknowledged)[:_FIRST_PROMISES], sorted(acknowledged)[_FIRST_PROMISES:]
         acknowledged = {*first, *Random(f"told {seed} {begin}").sample(others, min(_LATER_PROMISES, len(others)))}
     first_attempt = next((operation.index for operation in later if operation.text.startswith("attempt")), begin)
-    met = set()
     opening = range(begin, first_attempt + 1)
-    sample = Random(f"opening {seed} {begin}").sample(opening, min(_OPENING_POSITIONS, len(opening)))
-    for position in sorted({*sample, *acknowledged, end}):
-        depth = _ACKNOWLEDGED if position in acknowledged else _OPENING
-        for state in states(recording, Tree(), range(position, position + 1), model, seed, depth):
-            digest = state.tree.digest(NEVER_READ)
-            # After a later acknowledgement the same state is checked again: more must have survived.
-            if state.description.position == position and (digest, position) not in met:
-                met.add((digest, position))
+    sample = set(Random(f"opening {seed} {begin}").sample(opening, min(_OPENING_POSITIONS, len(opening))))
+    met = set()
+    # Each part replays the recording once.
+    for places, depth in (
+        (sample - acknowledged, _OPENING),
+        (acknowledged, _ACKNOWLEDGED),
+        ({end} - sample - acknowledged, _OPENING),
+    ):
+        for state in states(recording, Tree(), sorted(places), model, seed, depth):
+            checked = (
+                state.tree.digest(NEVER_READ),
+                promised_between(recording, state.said_by, state.said_before, shop.demanded),
+            )
+            if checked not in met:
+                met.add(checked)
                 yield state
 
 

@@ -324,7 +324,8 @@ class _Verifier:
             stage = "open after wiping"
             self._subject.open()
             stage = "restore"
-            self._subject.restore(state, self._attempted)
+            if self._attempted:  # Else the changelog is empty.
+                self._subject.restore(state, self._attempted)
             self._subject.close()
             stage = "open after restoring"
             self._subject.open()

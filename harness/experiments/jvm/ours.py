@@ -18,10 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stores import Durability, KeyValueStore, TopicPartition, open_store
+from stores.tasks import TaskSettings
 
 KEY_BYTES, VALUE_BYTES = 16, 100
 DISTRIBUTIONS = ("fresh", "uniform", "zipf")
 """New keys in each record, or keys drawn from those that are there: with equal frequency, or by Zipf's law."""
+
+MANY = TaskSettings().batch_max_records
+"""The most records that the store is given in a call, which is that of a task's function of many."""
 
 _KEYS, _VALUES, _DRAWS = 0, 1, 2
 """The streams."""
@@ -90,16 +94,22 @@ def measured(
     keys: int,
     seed: int,
     folder: Path,
+    many: bool = False,
 ) -> dict[str, Any]:
-    """Return the seconds and CPU seconds of the timed rounds together, and a checksum of the end state."""
+    """Return the seconds and CPU seconds of the timed rounds together, and a checksum of the end state.
+
+    With ``many`` the store is given up to ``MANY`` records in a call.
+    """
     load, offset, missing = JvmLoad(seed), 0, 0
+    put, update = (_put_many, _update_many) if many else (_put, _update)
     seconds = cpu_seconds = 0.0
     options = {"staging_buffer_bytes": STAGING_BYTES}
     with open_store(backend, folder / "store", durability=Durability.CHANGELOG, options=options) as store:
         updated = [] if distribution == "fresh" else load.keys(0, keys)
         for batch in _batches(list(zip(updated, load.values(0, len(updated)), strict=True)), _FILLED_AT_ONCE):
             offset += 1
-            _put(store, batch, offset)
+            _put(store, batch)
+            store.commit({_CHANGELOG: offset})
         for number in range(warm_up_rounds + rounds):
             first = number * records
             round_keys = (
@@ -117,9 +127,10 @@ def measured(
             for batch in work:
                 offset += 1
                 if updated:
-                    missing += _update(store, batch, offset)
+                    missing += update(store, batch)
                 else:
-                    _put(store, batch, offset)
+                    put(store, batch)
+                store.commit({_CHANGELOG: offset})
             if number >= warm_up_rounds:
                 seconds += perf_counter() - began
                 cpu_seconds += process_time() - cpu_began
@@ -136,21 +147,34 @@ def measured(
     }
 
 
-def _put(store: KeyValueStore, batch: Pairs, offset: int) -> None:
+def _put(store: KeyValueStore, batch: Pairs) -> None:
     put = store.put
     for key, value in batch:
         put(key, value)
-    store.commit({_CHANGELOG: offset})
 
 
-def _update(store: KeyValueStore, batch: Pairs, offset: int) -> int:
-    """Read each key, write its new value, and commit. Return the number of keys without a value."""
+def _put_many(store: KeyValueStore, batch: Pairs) -> None:
+    for part in _batches(batch, MANY):
+        store.put_many(part)
+
+
+def _update(store: KeyValueStore, batch: Pairs) -> int:
+    """Read each key and write its new value. Return the number of keys without a value."""
     get, put, missing = store.get, store.put, 0
     for key, value in batch:
         if get(key) is None:
             missing += 1
         put(key, value)
-    store.commit({_CHANGELOG: offset})
+    return missing
+
+
+def _update_many(store: KeyValueStore, batch: Pairs) -> int:
+    """Do the same, with one read and one write of each key in a part of the batch."""
+    missing = 0
+    for part in _batches(batch, MANY):
+        last = dict(part)
+        missing += store.get_many(list(last)).count(None)
+        store.put_many(last)
     return missing
 
 

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from harness.budget import NIGHT, SMOKE, TimeOverError
 from harness.experiment import Experiment, Figures, Request, Row, Rows, TrialPlacement, TrialWorker
+from harness.experiments import nexmark_cores
 from harness.experiments.kafka.restart import METHOD as RESTART_METHOD
 from harness.experiments.kafka.restart import RESTARTS
-from harness.experiments.kafka.trial import BARE, BATCHES, KAFKA, READY_S, RECORDS, STREAMS, KafkaTrial
+from harness.experiments.kafka.trial import (
+    BARE,
+    BATCHES,
+    KAFKA,
+    NEXMARK,
+    READY_S,
+    RECORDS,
+    STREAMS,
+    TIMES_AS_LONG,
+    KafkaTrial,
+)
+from harness.experiments.nexmark_cores import BY_NUMBER, OF_QUERIES
 from harness.processes import kafka_jars
 from harness.processes.load import LOAD_COLUMNS
 from harness.report import text
@@ -41,8 +53,14 @@ clock stops when the last record is committed.
   `transaction.scope=thread`; otherwise each task has its own.
 * With *batches* the task calls the workload's function of many records. Its outputs are the same, one for each record.
 * *Bare loop* consumes, calls the workload with a dictionary as its store, and produces each change and each output. It
-  uses the same client with the same settings, and has its input offsets in its transactions.
-* *Kafka Streams* 4.1 does the workload `count` in Java: one thread, `exactly_once_v2`, a persistent store, no cache.
+  uses the same client with the same settings, and has its input offsets in its transactions. It has no typed stores,
+  so it does none of Nexmark.
+* *Kafka Streams* 4.1 does the workload `count` and Nexmark's q4, q7 and q11 in Java: one thread, `exactly_once_v2`,
+  persistent stores (key-value, window, session) with changelogs, no cache. Its processors read and write their stores
+  as ours do, and forward one output for each event. Nothing is repartitioned.
+
+q11 has a tenth of the events. A session is stored under its end, so with each record it gets a new key, and a search
+for it passes the former ones, which are deleted. In batches only its last key is written.
 
 At the end all subjects must have the same pairs in their stores; a difference fails the run. *CPU time* is that of the
 process alone: the broker's is not in it. The broker has the same cores, so the wall time has its work as well. Keys of
@@ -57,13 +75,14 @@ QUERY = f"""with subject as (
         from kafka group by {", ".join(_CELL)}, subject, changelog
     )
     select ours.*, ours.records_per_s / bare.records_per_s as bare_ratio,
-        ours.records_per_s / streams.records_per_s as streams_ratio
+        ours.records_per_s / streams.records_per_s as streams_ratio,
+        streams.cpu_s / ours.cpu_s as streams_cpu_ratio
     from subject as ours
         left join subject as bare on bare.subject = '{BARE}' and {_OURS}
             and (bare.workload, bare.partitions, bare.commit_interval_ms) = {_CELL_OF_OURS}
         left join subject as streams on streams.subject = '{STREAMS}' and {_OURS}
             and (streams.workload, streams.partitions, streams.commit_interval_ms) = {_CELL_OF_OURS}"""
-"""Medians over repeats for each subject and cell, with the ratios of speeds to the yardsticks.
+"""Medians over repeats for each subject and cell, with the ratios of speeds to the yardsticks, and of CPU times.
 
 They are for backends over Kafka only: the embedded changelog does other work than the yardsticks.
 """
@@ -76,7 +95,7 @@ _AT_LEAST_OF_BATCHES = " ".join(
     f"when ours.commit_interval_ms = {interval_ms} then iif(theirs.subject = '{BARE}', {goals[BARE]}, {goals[STREAMS]})"
     for interval_ms, goals in BATCHES_AT_LEAST.items()
 )
-_AT_LEAST = f"""case when ours.subject <> '{StoreConfig().backend}' then null
+_AT_LEAST = f"""case when ours.subject <> '{StoreConfig().backend}' or workload like 'nexmark%' then null
         when ours.changelog = '{KAFKA}' then iif(theirs.subject = '{BARE}', {AT_LEAST[BARE]}, {AT_LEAST[STREAMS]})
         when workload <> 'count' or partitions <> 1 then null
         {_AT_LEAST_OF_BATCHES} end"""
@@ -95,7 +114,8 @@ RATIOS = f"""select workload || ' over Kafka, '
 
 SPEEDS = Listing(
     "`{workload}` at level CHANGELOG, exactly once: medians over the rounds",
-    "kafka_figure order by workload, partitions, commit_interval_ms, subject, changelog",
+    """kafka_figure where workload not like 'nexmark%'
+        order by workload, partitions, commit_interval_ms, subject, changelog""",
     (
         Column("partitions", "partitions", text.exact),
         Column("commit interval", "commit_interval_ms / 1000.0", text.duration),
@@ -113,6 +133,28 @@ SPEEDS = Listing(
 )
 
 
+NEXMARK_SPEEDS = Listing(
+    "Nexmark over Kafka at level CHANGELOG, exactly once: medians; Flink's are published figures of other machines",
+    f"kafka_figure {OF_QUERIES} order by {BY_NUMBER}, partitions, commit_interval_ms, subject, changelog",
+    (
+        Column("query", "substr(query, 9)"),
+        Column("partitions", "partitions", text.exact),
+        Column("commit interval", "commit_interval_ms / 1000.0", text.duration),
+        Column("subject"),
+        Column("changelog"),
+        Column("read events/s", "records_per_s", text.count),
+        Column("of Kafka Streams", "streams_ratio", text.ratio),
+        Column("CPU per read event", "cpu_s / records", text.duration),
+        Column("all events/s and core", "records / cpu_s / share", text.count),
+        Column("of Kafka Streams per core", "streams_cpu_ratio", text.ratio),
+        Column("Flink 1.13", "flink", text.count),
+        Column("repeats", "repeats", text.exact),
+        Column("load", "load_average", text.count),
+    ),
+    shown_once=(1, 2, 11),
+)
+
+
 REPORT = Report(
     ("kafka", "kafka_restart"),
     "kafka",
@@ -126,10 +168,11 @@ REPORT = Report(
             for interval_ms, goals in BATCHES_AT_LEAST.items()
         )
         + ".",
+        "Queries of Nexmark have no goal: they are shown beside Kafka Streams, and per core.",
         f"After a kill with {RECORDS:,} records in its store, a worker is to be ready in {READY_S:g} s.",
     ),
-    (SPEEDS, RESTARTS),
-    _METHOD + RESTART_METHOD,
+    (SPEEDS, NEXMARK_SPEEDS, RESTARTS),
+    _METHOD + nexmark_cores.METHOD + RESTART_METHOD,
 )
 
 
@@ -140,6 +183,7 @@ def partitions_text(number: int) -> str:
 
 BACKENDS = (StoreConfig().backend, "lmdb-indexed-batch", "sqlite-indexed-batch")
 """The backends that keep their records. The default one is compared with the yardsticks."""
+NEXMARK_WORK = tuple((query, 1) for query in NEXMARK)
 RECORDS_PER_S = 30_000
 """The rate of a slow machine."""
 
@@ -148,9 +192,9 @@ RECORDS_PER_S = 30_000
 class KafkaGrid(Grid):
     """Tasks over a real broker, a bare loop and Kafka Streams process the same topic in turns, and end alike.
 
-    ``work`` are workloads, each with a number of partitions. A scenario holds if the end states are the same, and no
-    ratio of the default backend misses its threshold. A run of fewer than five rounds, or on a busy machine, decides no
-    ratio.
+    ``work`` are workloads, each with a number of partitions; a slow one gets fewer ``events``. A scenario holds if the
+    end states are the same, and no ratio of the default backend misses its threshold. A run of fewer than five rounds,
+    or on a busy machine, decides no ratio.
     """
 
     work: tuple[tuple[str, int], ...] = (("count", 1), ("count", 2), ("flights", 1))
@@ -169,7 +213,15 @@ class KafkaGrid(Grid):
     def trials(self, seed: int) -> list[KafkaTrial]:
         """Return a trial for each workload. Raises: ConfigError for an unknown name."""
         return [
-            KafkaTrial(name, partitions, seed, self.events, self.commit_intervals_ms, self.backends, self.repeats)
+            KafkaTrial(
+                name,
+                partitions,
+                seed,
+                self.events // TIMES_AS_LONG.get(name, 1),
+                self.commit_intervals_ms,
+                self.backends,
+                self.repeats,
+            )
             for name, partitions in self.work
         ]
 
@@ -184,7 +236,7 @@ class Kafka(Experiment[KafkaTrial]):
     grid = KafkaGrid
     placement = TrialPlacement.LOCAL
     share = 6
-    night_share = 10
+    night_share = 24
     unit = ""
     figures_by = {"kafka": QUERY}
     derived_by = RATIOS
@@ -212,11 +264,22 @@ class Kafka(Experiment[KafkaTrial]):
     }
 
     def plan(self, request: Request) -> list[KafkaTrial]:
-        """Return the trials of a night, some minutes each; none if the default backend is left out."""
+        """Return the trials of a night; none if the default backend is left out.
+
+        Each has one commit interval, so that a round takes about two minutes. A night has the time for some of them:
+        the next one begins with another.
+        """
         names = request.among(BACKENDS)
         if request.profile != NIGHT or BACKENDS[0] not in names:
             return []
-        return KafkaGrid(backends=tuple(names)).plan(request.seed)
+        whole = [
+            *KafkaGrid(backends=tuple(names)).plan(request.seed),
+            *KafkaGrid(work=NEXMARK_WORK, commit_intervals_ms=(1_000,), backends=tuple(names)).plan(request.seed),
+        ]
+        each = [replace(trial, commit_intervals_ms=(ms,)) for trial in whole for ms in trial.commit_intervals_ms]
+        each.sort(key=lambda trial: trial.commit_intervals_ms)
+        first = request.seed % len(each)
+        return each[first:] + each[:first]
 
     def missing(self) -> str:
         """Return the reason why no broker or no Kafka Streams can run here, or ""."""
@@ -241,7 +304,7 @@ class Kafka(Experiment[KafkaTrial]):
     def cost_s(self, trial: KafkaTrial) -> float:
         """Return the seconds of the start and of one round: the deadline may cut further ones."""
         cells = len(trial.subjects) * len(trial.commit_intervals_ms)
-        return 30.0 + cells * (3.0 + trial.events / RECORDS_PER_S)
+        return 30.0 + cells * (3.0 + trial.events * TIMES_AS_LONG.get(trial.workload, 1) / RECORDS_PER_S)
 
     def extent(self, trial: KafkaTrial) -> tuple[str, int]:
         """Return the number of measurements."""
@@ -253,7 +316,7 @@ class Kafka(Experiment[KafkaTrial]):
 
     def tables(self, figures: Figures, rows: Rows) -> list[TextTable]:
         """Return a table for each workload, and the ratios with what they decide."""
-        return [*SPEEDS.tables(figures), ratio_table(figures)]
+        return [*SPEEDS.tables(figures), *NEXMARK_SPEEDS.tables(figures), ratio_table(figures)]
 
 
 def _line(row: Row) -> str:

@@ -71,9 +71,9 @@ def run_rounds(trial: KafkaTrial, folder: Path, deadline: Deadline) -> Iterator[
     """Yield a row for each measurement, until ``deadline``. Raises: MeasurementFailedError, ConfigError."""
     log_file = folder / tasks.LOG_FILE
     with SqliteChangelog(log_file, Durability.PROCESS) as embedded:
-        _fill(trial, embedded)
+        fill(trial, embedded)
     with _broker(folder, _BROKER_SETTINGS) as (broker, log):
-        _fill(trial, log)
+        fill(trial, log)
         for number, cell in enumerate(trial.cells()):
             if deadline.passed:
                 return
@@ -103,7 +103,7 @@ def _broker(folder: Path, settings: str = "") -> Iterator[tuple[Broker, KafkaCha
         yield broker, log
 
 
-def _fill(trial: KafkaTrial, log: Changelog) -> None:
+def fill(trial: KafkaTrial, log: Changelog) -> None:
     """Put the events into the topic of a changelog, each into the partition of its key."""
     work = workload_of(trial.workload)
     log.create_topic(EVENTS_TOPIC, trial.partitions)

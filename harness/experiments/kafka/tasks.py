@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from threading import Event, Thread
 from time import perf_counter, process_time
@@ -24,6 +25,7 @@ from harness.experiments.kafka.trial import (
     workload_of,
 )
 from harness.processes.child import FIGURES_FILE, MeasurementFailedError, write_figures
+from harness.workloads.workload import plain_pairs, records_of
 from stores.changelog.interface import Changelog, Record
 from stores.changelog.sqlite import SqliteChangelog
 from stores.interface import Durability, TopicPartition
@@ -48,6 +50,7 @@ def measured(
 ) -> dict[str, Any]:
     """Return the seconds and CPU seconds from the warm-up's last commit to the last one, and what the stores have."""
     work = workload_of(workload)
+    kinds = records_of(work)
     with ExitStack() as stack:
         log = stack.enter_context(_changelog(changelog, address, folder))
         transaction = None
@@ -61,7 +64,7 @@ def measured(
                     TaskId(0, partition),
                     state_dir=folder / "state",
                     changelog=log,
-                    stores={store: StoreConfig(name) for store in work.store_names},
+                    stores={store: StoreConfig(name, records=kinds.get(store)) for store in work.store_names},
                     process=None if changelog == BATCHES else work.process,
                     process_batch=getattr(work, "process_batch") if changelog == BATCHES else None,  # noqa: B009
                     inputs=[TopicPartition(EVENTS_TOPIC, partition)],
@@ -75,7 +78,8 @@ def measured(
         cpu_began, began = process_time(), perf_counter()
         count = _run(tasks, events - warm)
         seconds, cpu_s = perf_counter() - began, process_time() - cpu_began
-        pairs = ((key, value) for task in tasks for store in work.store_names for key, value in task.store(store).all())
+        stores = ((kinds.get(store), task.store(store)) for task in tasks for store in work.store_names)
+        pairs = chain.from_iterable(plain_pairs(kind, store) for kind, store in stores)
         return {"records": count, "seconds": seconds, "cpu_s": cpu_s, **checksum_of(pairs)}
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from harness.budget import DEFAULT, NIGHT, SMOKE
+from harness.budget import DEFAULT, NIGHT, SMOKE, check_time
 from harness.checkers.counting import leading_stores
 from harness.experiment import Request, Row, TrialPlacement, TrialWorker, check_counts
 from harness.experiments.judged import ANOMALY, JUDGED_COLUMNS, VALID, Judged
@@ -140,6 +140,7 @@ class QueryFaults(Judged[QueryTrial]):
     grid = QueryGrid
     faults = FAULTS
     placement = TrialPlacement.LOCAL
+    night_share = 14
     kind = "query_fault"
     named_by = ("fault", "workload", "backend")
     shown = {"query": "workload", "fault": "meaning", "backend": "backend", **_NUMBERS}
@@ -228,7 +229,7 @@ def mutant_trials(backend: str, seed: int) -> list[QueryTrial]:
 def examine(trial: QueryTrial, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
     """Run a trial in ``folder``, and return the results of its row.
 
-    Raises: MeasurementFailedError if a driver fails by itself.
+    Raises: MeasurementFailedError if a driver fails by itself; TimeOverError, see ``ended_by``.
     """
     fault = FAULTS[trial.fault]
     batches = len(KILLED_AT) + 2 if fault.kills else fault.batches
@@ -270,6 +271,7 @@ def examine(trial: QueryTrial, folder: Path, say: Callable[[str], None]) -> dict
             with _driver(folder) as process:
                 deadline = time.monotonic() + DEADLINE_S
                 while process.poll() is None:
+                    check_time()
                     if time.monotonic() > deadline:
                         raise MeasurementFailedError(f"a driver of {trial.fault!r} took more than {DEADLINE_S:.0f} s")
                     if cluster is not None and notes.has("lose a machine") and notes.once("lost"):

@@ -33,6 +33,7 @@ from harness.report import text
 from harness.report.page import Page
 from harness.scenario import Grid, cut_to, full_names, set_to
 from stores.errors import ConfigError
+from stores.memory_limit import AvailableMemory, default_limit
 from stores.registry import ALIASES, backend_named, backends
 
 DEADLINE_S = 600
@@ -81,6 +82,13 @@ class ScaleTrial:
     def state_bytes(self) -> int:
         """The bytes of all keys and values."""
         return self.records * (KEY_BYTES + self.value_bytes)
+
+    @property
+    def store_max_bytes(self) -> int | None:
+        """The limit that the store gets, as a worker takes one by itself; None without a limit on the processes."""
+        if not self.memory_max_bytes:
+            return None
+        return default_limit(AvailableMemory(self.memory_max_bytes, "the cgroup of the trial", True))
 
 
 SHARED_COLUMNS: Columns = MappingProxyType(
@@ -275,7 +283,7 @@ def run_scale(
 
 def _steps(trial: ScaleTrial, folder: Path, group: Path | None, say: Say, code: str | None, deadline: Deadline) -> Any:
     order = {"backend": trial.backend, "durability": str(LEVEL), "records": trial.records}
-    order |= {"value_bytes": trial.value_bytes, "seed": trial.seed}
+    order |= {"value_bytes": trial.value_bytes, "seed": trial.seed, "memory_max_bytes": trial.store_max_bytes}
     memory = f", {text.size(trial.memory_max_bytes)} of memory" if group is not None else ""
     deadline_s = DEADLINE_S + DEADLINE_PER_RECORD_S * trial.records
     with ProgressFile(

@@ -26,8 +26,8 @@ has them in the order of the puts.
 *Peak memory* is that of a process, with the pages of files that it maps: for LMDB that is mostly page cache. *Disk* is
 counted after a clean close. Each value that is looked up, the number of records and their order are checked.
 
-With a limit, all of these processes are in a cgroup that limits their memory and their page cache. Each figure is from
-one store, not repeated.
+With a limit, all of these processes are in a cgroup that limits their memory and page cache. The store has half of it
+as `memory_max_bytes`. Each figure is from one store, not repeated.
 """
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -11,10 +13,10 @@ from time import monotonic, time
 from typing import Any
 
 from harness import replay
-from harness.budget import SMOKE
+from harness.budget import SMOKE, TimeOverError
 from harness.experiment import Experiment, Figures, Request, Row, Rows, TrialPlacement, TrialWorker
 from harness.experiments.stateful.report import QUERIES, RATIOS, page
-from harness.experiments.stateful.trial import SUBJECTS, StatefulTrial
+from harness.experiments.stateful.trial import OURS, ROWS_FILE, SUBJECTS, StatefulTrial
 from harness.processes.child import LastingProcess, child_environment, command_of, figures_apart
 from harness.processes.load import LOAD_COLUMNS
 from harness.report.page import Page
@@ -25,17 +27,17 @@ MEASURED = "harness.spark.stateful:measured"
 RESTARTED = "harness.spark.stateful:restarted"
 DEADLINE_S, RESTART_S = 4 * 3600.0, 300.0
 _EVERY_S = 0.01
-START_S = 90.0
-"""The time in which a slow machine starts Spark and gives each subject its first batches."""
-SLOW_KEYS_PER_S = 500.0
-"""The rate at which a slow machine fills the state of all subjects together."""
+START_S = 120.0
+"""The time in which a slow machine starts Spark, gives each subject its first batches, and has a round."""
+SLOW_KEYS_PER_S = 300.0
+"""The rate at which a slow machine fills the state of all subjects together, with some batches afterwards."""
 PROTOBUF_MIN = (6, 33, 5)
 """The oldest protobuf that reads what pyspark 4.3 has generated."""
 
 SIZES = ((100_000, 5, 0), (2_000, 5, 0), (1_000_000, 1, 1))
-"""Keys, rounds and restarts in every profile but smoke. The size that ratios have goals for comes first.
+"""Keys, rounds of each size of batches, and restarts in every profile but smoke: those with goals first.
 
-They take minutes each. A trial that the budget has no time for is left out, and the next one has its turn."""
+They take minutes each. A trial that the budget has no time for is left out."""
 
 
 class Stateful(Experiment[StatefulTrial]):
@@ -47,7 +49,7 @@ class Stateful(Experiment[StatefulTrial]):
     trial = StatefulTrial
     placement = TrialPlacement.LOCAL
     share = 12
-    night_share = 36
+    night_share = 50
     unit = ""
     figures_by = QUERIES
     derived_by = RATIOS
@@ -91,7 +93,7 @@ class Stateful(Experiment[StatefulTrial]):
     }
 
     def plan(self, request: Request) -> list[StatefulTrial]:
-        """Return the trials of the profile, by keys; none if none of its backends is chosen."""
+        """Return the trials of the profile, that of the goals first; none if none of its backends is chosen."""
         subjects = [
             name
             for name, subject in SUBJECTS.items()
@@ -110,8 +112,12 @@ class Stateful(Experiment[StatefulTrial]):
         return missing()
 
     def cost_s(self, trial: StatefulTrial) -> float:
-        """Return the time in which a slow machine fills the states."""
+        """Return the time in which a slow machine fills the states, and has one round."""
         return START_S + trial.keys / SLOW_KEYS_PER_S
+
+    def kept_s(self, others: Sequence[StatefulTrial]) -> float:
+        """Return the time of the shortest one."""
+        return min(map(self.cost_s, others), default=0.0)
 
     def run(self, trial: StatefulTrial, worker: TrialWorker) -> Iterable[Row]:
         """Return a row for each timed batch, each state and each restart. Raises: MeasurementFailedError."""
@@ -123,11 +129,12 @@ class Stateful(Experiment[StatefulTrial]):
 
     def extent(self, trial: StatefulTrial) -> tuple[str, int]:
         """Return the number of rounds."""
-        return "rounds", trial.rounds
+        return "rounds", trial.rounds * len(trial.batch_events)
 
     def tried(self, trial: StatefulTrial, rows: Sequence[Row]) -> int:
-        """Return the number of rounds that were measured."""
-        return len({row["round"] for row in rows if row["kind"] == "stateful"})
+        """Return the number of rounds in which all subjects were measured."""
+        had = Counter((row["round"], row["batch_events"]) for row in rows if row["kind"] == "stateful")
+        return sum(subjects == len(trial.subjects) for subjects in had.values())
 
     def line(self, trial: StatefulTrial, rows: Sequence[Row]) -> str:
         """Return the seconds of a batch of each subject."""
@@ -155,11 +162,17 @@ def _rows(trial: StatefulTrial, worker: TrialWorker) -> Iterator[Row]:
         "seconds": deadline.remaining_s if math.isfinite(deadline.at) else None,
         "kept": str(worker.folder),
     }
-    figures = figures_apart(MEASURED, "stateful", arguments, worker.deadline_s or DEADLINE_S)
     repeat = replay.command(Stateful.name, trial)
-    same = {"keys": trial.keys, "seed": trial.seed, "repeat": repeat}
-    for row in figures["rows"]:
-        yield {"kind": "stateful", "partitions": trial.partitions, **same, **row}
+    same = {"kind": "stateful", "partitions": trial.partitions, "keys": trial.keys, "seed": trial.seed}
+    try:
+        figures = figures_apart(MEASURED, "stateful", arguments, worker.deadline_s or DEADLINE_S)
+    except TimeOverError:
+        rows = compared(worker.folder / ROWS_FILE)
+        if not rows:
+            raise
+        yield from ({**same, "repeat": repeat, **row} for row in rows)
+        return
+    yield from ({**same, "repeat": repeat, **row} for row in figures["rows"])
     expected = figures["expected"]
     for subject, state in figures["states"].items():
         yield {
@@ -174,6 +187,18 @@ def _rows(trial: StatefulTrial, worker: TrialWorker) -> Iterator[Row]:
             "repeat": repeat,
         }
     yield from _restarts(trial, worker, tuple(Path(batch) for batch in figures["more"]))
+
+
+def compared(file: Path) -> list[Row]:
+    """Return the rows in the file of a process that was killed: of its last round, those that can be compared.
+
+    Its states were not read. A round in which ``OURS`` had no turn compares nothing.
+    """
+    lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+    rows = [json.loads(line) for line in lines if line.endswith("\n")]
+    with_ours = {(row["batch_events"], row["round"]) for row in rows if row["subject"] == OURS}
+    kept = [row for row in rows if (row["batch_events"], row["round"]) in with_ours]
+    return kept if len(kept) > 1 else []
 
 
 def _restarts(trial: StatefulTrial, worker: TrialWorker, batches: tuple[Path, ...]) -> Iterator[Row]:

@@ -75,17 +75,19 @@ partitions as Spark has cores. All of them run in one session, whose JVM has no 
 state is in its RocksDB provider with changelog checkpointing. Ours is in the log of `stateful`, on the same disk.
 
 First the state of each subject is filled: each key once. Three batches warm up. Then rounds follow. In each round every
-subject has its turn, in an order shuffled by the seed: its query starts, has one batch that is not timed, and then one
-batch of each size. All get the same batches. *Seconds* are Spark's own for the batch (`triggerExecution`). *CPU time*
-is that of all processes: driver, JVM and Python workers. A ratio is the time of a subject over that of `{OURS}` in the
-same round: above 1 ours is faster. On a busy machine only the ratios of CPU times are meaningful.
+subject has its turn, in an order shuffled by the seed: its query starts, has one batch that is not timed, and one that
+is. All get the same batches. The rounds of small batches come first. *Seconds* are Spark's own for the batch
+(`triggerExecution`). *CPU time* is that of all processes: driver, JVM and Python workers. A ratio is the time of a
+subject over that of `{OURS}` in the same round: above 1 ours is faster. On a busy machine only the ratios of CPU times
+are meaningful.
 
 `{ROWS}`, `{PANDAS}` and `{APPLY}` call a Python function for each key. `{JVM}` is `groupBy("key").count()`, without
 Python. *{IN_ARROW}* means that the function of `stateful` counts in Arrow first, and touches each key once. So does the
 one of *{IN_BATCHES}*, which is that of a task (`process_batch`). Else it reads and writes the state for each record.
 
 At the end the state of each subject is read as a table, and compared with what Spark SQL computes from all events. Each
-batch must have read all of its events, and given out a row for each of their keys. A difference fails the run.
+batch must have read all of its events, and given out a row for each of their keys. A difference fails the run. Where
+the time of a run was over before the states were read, its rounds count without that.
 
 For a restart, a query goes on in a session of its own. After a batch its driver, the JVM and the Python workers are
 killed, and another driver is started at once. *Ready* is the time from the kill to the end of the new driver's first

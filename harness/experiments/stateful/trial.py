@@ -53,13 +53,16 @@ OURS = "stateful-rocksdb"
 OURS_IN_ARROW, OURS_IN_BATCHES = "stateful-rocksdb-arrow", "stateful-rocksdb-batch"
 
 BATCH_EVENTS = (10_000, 100_000)
+ROWS_FILE = "rows.jsonl"
+"""The file with the rows so far of a process that measures, which may be killed."""
 
 
 @dataclass(frozen=True)
 class StatefulTrial:
-    """The state of each subject is filled with ``keys``. Then rounds follow: each subject has its batches in turn.
+    """The state of each subject is filled with ``keys``. Then rounds follow: each subject has a batch in turn.
 
-    ``restarts`` is how often the driver of each is killed and started again afterwards.
+    There are ``rounds`` with each size of ``batch_events``, those of the smallest first. ``restarts`` is how often the
+    driver of each is killed and started again afterwards.
     """
 
     keys: int

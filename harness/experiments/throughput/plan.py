@@ -267,6 +267,7 @@ SIZES: Mapping[str, tuple[ThroughputGrid, ...]] = MappingProxyType(
             ThroughputGrid("count", 1_000_000, durabilities=_EACH[1:], records_per_commit=(10_000,), repeats=5),
             *(ThroughputGrid(query.name, 60_000, repeats=3) for query in QUERIES),
             *_both_forms(("rocksdb", "lmdb", "sqlite"), repeats=5),
+            *(ThroughputGrid(query.name + SUFFIX, 60_000, repeats=3) for query in QUERIES),
         ),
     }
 )

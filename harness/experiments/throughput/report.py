@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from harness.experiments import nexmark_cores
+from harness.experiments.nexmark_cores import BY_NUMBER, OF_QUERIES
 from harness.experiments.throughput.record_parts import PARTS
 from harness.report import text
 from harness.report.charts import BAR, Chart
@@ -14,7 +16,6 @@ from harness.report.database import busy, by_round, interval_ends, medians, quer
 from harness.report.figures import Figure, Figures, columns
 from harness.report.listing import Column, Listing, Report, panels
 from harness.report.page import PageFinding
-from harness.workloads.nexmark_queries import QUERIES
 
 CELL = ("workload", "durability", "partitions", "records_per_commit")
 """The columns whose values the rivals of a cell have in common."""
@@ -162,11 +163,6 @@ Where the time of a record goes is measured in that fresh process, after the com
 the function's stores and context read the CPU time of the thread around each call, which adds about half a microsecond
 to a call. *Stores* has what they log, *outputs* the calls of `forward`. Waits for the disk and other threads do not
 count.
-
-Events of Nexmark that a query does not read are left out at the source. Its events per second and core are those of the
-task's process, with its changelog, and count the events that were left out as well. Flink's figures are published in
-the README of `nexmark/nexmark` on GitHub: Flink 1.13, 100,000,000 events, three machines with eight cores, CPU time of
-the cluster and its source. They say in which range an engine on the JVM is, no more.
 """
 
 
@@ -198,21 +194,15 @@ THROUGHPUT = Listing(
 )
 
 
-_NEXMARK_SHARES = ", ".join(f"('{query.name}', {query.share})" for query in QUERIES)
-FLINK_PER_CORE = """('nexmark_q3', 152120), ('nexmark_q4', 34330), ('nexmark_q5', 22140), ('nexmark_q7', 12330),
-    ('nexmark_q8', 146140), ('nexmark_q11', 39700), ('nexmark_q17', 116800), ('nexmark_q18', 53700),
-    ('nexmark_q19', 44040)"""
-"""Events per second and core. Source: nexmark-flink, README, "Benchmark Results"."""
-
-
+FORM = "iif(substr(workload, -8) = '_batches', 'batches', 'records')"
+"""The form of the function that a workload is measured with."""
 NEXMARK = Listing(
     "Nexmark: events per second and core, level {durability}; Flink's are published figures of other machines",
-    f"""throughput_figure join (select column1 as workload, column2 as share from (values {_NEXMARK_SHARES}))
-        using (workload) join (select column1 as workload, column2 as flink from (values {FLINK_PER_CORE}))
-        using (workload) order by level_place(durability), cast(substr(workload, 10) as integer), backend""",
+    f"throughput_figure {OF_QUERIES} order by level_place(durability), {BY_NUMBER}, backend, workload",
     (
-        Column("query", "substr(workload, 9)"),
+        Column("query", "substr(query, 9)"),
         Column("backend"),
+        Column("form", FORM),
         Column("records per commit", "records_per_commit", text.exact),
         Column("n", "repeats", text.exact),
         Column("read events/s", "records_per_s", text.count),
@@ -220,7 +210,7 @@ NEXMARK = Listing(
         Column("all events/s and core", "1e6 / cpu_us_per_record / share", text.count),
         Column("Flink 1.13", "flink", text.count),
     ),
-    shown_once=(2, 3),
+    shown_once=(2, 3, 4),
 )
 
 
@@ -231,7 +221,7 @@ WHERE_TIME_GOES = Listing(
         order by replace(workload, '_batches', ''), records_per_commit, backend, workload""",
     (
         Column("backend"),
-        Column("form", "iif(substr(workload, -8) = '_batches', 'batches', 'records')"),
+        Column("form", FORM),
         Column("function", "function_us", text.latency),
         Column("stores", "stores_us", text.latency),
         Column("outputs", "outputs_us", text.latency),
@@ -251,7 +241,7 @@ REPORT = Report(
         "The tables show records per second, the time per commit, memory, disk, and the time to open after a kill.",
     ),
     (THROUGHPUT, WHERE_TIME_GOES, NEXMARK),
-    _METHOD,
+    _METHOD + nexmark_cores.METHOD,
 )
 
 

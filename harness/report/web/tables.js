@@ -101,10 +101,17 @@ const tables = (() => {
     const bytes = Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0));
     return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
   };
+  /* Compressed tables are in one text, with a column in each line. */
+  let all = null;
+  const columnsOf = async (number) => (await (all ??= inflated(page.tables))).split("\0")[number].split("\n").map((line) => line.split("\t"));
+  const linesOf = async (number) => {
+    const columns = await columnsOf(number);
+    return columns[0].map((_, row) => columns.map((column) => column[row]).join("\t")).join("\n");
+  };
   const expand = async (lines) => {
     const { packed } = lines.dataset;
     delete lines.dataset.packed;
-    const [head, ...rows] = unpack(packed ? await inflated(packed) : lines.textContent);
+    const [head, ...rows] = unpack(packed ? await linesOf(Number(packed)) : lines.textContent);
     const box = make("div", { className: lines.className, id: lines.id }, build(head, rows));
     lines.replaceWith(box);
     watch(box);
