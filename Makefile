@@ -42,9 +42,10 @@ LONG_STAMP := .venv-long/.complete
 RELEASE_STAMP := .venv-release/.complete
 # How many files are tested at a time, as an expression of $(WORKERS), which may also be a word of pytest-xdist.
 at_a_time = -n $(if $(filter-out auto logical,$(WORKERS)),$$(($(1))),$(WORKERS))
-# Two fifths of all tests. None of them is of these three targets, whose processes need not collect them.
+# A third of all tests. None of them is of these two targets, whose processes need not collect them.
 WITHOUT_CONFORMANCE = --ignore stores/tests/conformance
-PYTEST = $(VENV_PYTHON) -m pytest --durations 15 --durations-min 1 -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# A dependency of httpx2 brings the plugin "anyio", which takes each process half a second to load. No test uses it.
+PYTEST = $(VENV_PYTHON) -m pytest -p no:anyio --durations 15 --durations-min 1 -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # A venv is tied to its folder and to the interpreter that it was made with: where either has gone, it is made anew.
 ifneq ($(shell [ "$$(cat $(STAMP) 2>/dev/null)" = "$$PWD" ] && $(BIN)/python -c 'print("runs")' 2>/dev/null),runs)
@@ -63,7 +64,7 @@ option = $(if $(strip $(2)),$(1) $(call quoted,$(2)))
 SOME = $(call option,--seed,$(SEED)) $(call option,--backends,$(BACKENDS))
 OWN_EVENTS = $(call option,--events,$(EVENTS)) $(call option,--key,$(KEY)) $(call option,--time,$(TIME)) $(if $(filter-out 0,$(DROP_BAD)),--drop-bad)
 
-.PHONY: help setup java test test-long test-kafka test-spark kafka kafka-stop kafka-jars bench-kafka soak bench bench-stateful explore report history compare scenario many-stores mutate size lint release docs clean clean-runs
+.PHONY: help setup java test test-long test-kafka test-spark kafka kafka-stop kafka-jars bench-kafka client-retries differential soak bench bench-stateful explore report history compare scenario many-stores mutate size lint release docs clean clean-runs
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | while IFS=$$'\t' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
@@ -78,7 +79,7 @@ test: $(STAMP) java ## test stores and harness, three files at a time; ARGS="-k 
 
 # Few files have most of these tests, so the processes take single tests from each other.
 test-long: $(STAMP) $(LINT_STAMP) $(LONG_STAMP) java ## run the tests that make test leaves out: a cluster, real file systems, whole suites of packages
-	@$(PYTEST) --dist worksteal $(WITHOUT_CONFORMANCE) -m long $(ARGS)
+	@$(PYTEST) --dist worksteal -m long $(ARGS)
 
 # The file that takes longest is in the harness: begun last, it would keep one of two processors idle. These tests wait
 # for brokers, each of which is one more process that computes.
@@ -98,8 +99,14 @@ kafka-stop: $(STAMP) ## stop that broker; its data stays in .kafka/
 kafka-jars: $(STAMP) ## fetch the jars of Kafka and Kafka Streams by Maven into .kafka/, for the measurements that use them
 	@$(VENV_PYTHON) -m stores.changelog.kafka.testing fetch --folder .kafka
 
-bench-kafka: profile kafka-jars java ## time tasks over a Kafka broker, beside a bare loop and Kafka Streams; PROFILE=smoke|default|night, SEED=1
-	@$(VENV_PYTHON) -m harness scenario throughput_over_kafka --profile $(PROFILE) $(call option,--seed,$(SEED)) $(ARGS)
+bench-kafka: profile kafka-jars java ## time tasks over a Kafka broker, beside a bare loop and Kafka Streams, also in Nexmark; PROFILE=smoke|default|night, SEED=1
+	@status=0; \
+	 for name in throughput_over_kafka nexmark_over_kafka; do \
+	   $(VENV_PYTHON) -m harness scenario $$name --profile $(PROFILE) $(call option,--seed,$(SEED)) $(ARGS) || status=1; \
+	 done; exit $$status
+
+client-retries: minutes kafka-jars java ## deliver single requests of transactions late, and drop or repeat answers; print what a bare client and tasks make of it; MINUTES=5, SEED=1, ARGS="--only EndTxn"
+	@$(VENV_PYTHON) -m harness.tests.client_retries --minutes $(MINUTES) $(call option,--seed,$(SEED)) $(ARGS)
 
 bench: profile $(STAMP) java ## time every backend, crash every backend, write the report; PROFILE=smoke|default|night, BUDGET=10m, SEED=1, BACKENDS=names; EVENTS=file KEY=column times your own events
 	@$(VENV_PYTHON) -m harness bench --profile $(PROFILE) $(call option,--budget,$(BUDGET)) $(SOME) $(OWN_EVENTS) $(ARGS)
@@ -121,6 +128,9 @@ compare: both $(STAMP) ## compare two runs, A=RUN B=RUN (folders, or names in ru
 
 scenario: name profile $(STAMP) java ## run one claim of scenarios/, for example S=kill_during_commit; PROFILE=night leaves nothing out
 	@$(VENV_PYTHON) -m harness scenario $(call quoted,$(S)) --profile $(PROFILE) $(call option,--seed,$(SEED)) $(OWN_EVENTS) $(ARGS)
+
+differential: minutes kafka-jars java ## give a worker and Kafka Streams the same input, kill both at random, and compare outputs, stores and offsets; MINUTES=5, SEED=1, ARGS="--topology windows"
+	@$(VENV_PYTHON) -m harness.tests.differential --minutes $(MINUTES) $(call option,--seed,$(SEED)) $(ARGS)
 
 soak: minutes $(STAMP) ## read every store while it is written to, and judge every answer; MINUTES=5, BACKENDS=names, SEED=1
 	@$(VENV_PYTHON) -m harness readers --seconds $$(( 60 * $(MINUTES) )) $(SOME) $(ARGS)

@@ -21,6 +21,7 @@ MODULES = (
     "stores.records.schema_registry",
     "stores.records.serdes",
     "stores.changelog.files",
+    "stores.snapshots",
     "stores.spark",
     "stores.spark.sources",
     "stores.tasks",

@@ -20,9 +20,17 @@ from stores.records import (
     Session,
     SessionView,
     TimestampedKeyValue,
+    TimestampedKeyValueStoreWithHeaders,
+    TimestampedKeyValueViewWithHeaders,
+    TimestampedKeyValueWithHeaders,
     TypedKeyValueStore,
     TypedKeyValueView,
     ValueAndTimestamp,
+    ValueTimestampHeaders,
+    Versioned,
+    VersionedRecord,
+    VersionedStore,
+    VersionedView,
     Window,
     Windowed,
     WindowView,
@@ -43,6 +51,8 @@ class Order:
 COUNTS = KeyValue(key=STR, value=INT64, name="counts")
 ORDERS = KeyValue(key=STR, value=MsgspecJson(Order), name="orders")
 RATES = TimestampedKeyValue(key=BYTES, value=FLOAT64, name="rates")
+TRACES = TimestampedKeyValueWithHeaders(key=STR, value=INT64, name="traces")
+PRICES = Versioned(key=STR, value=FLOAT64, history_retention_ms=60_000, name="prices")
 PER_MINUTE = Window(key=STR, value=INT64, size_ms=60_000, retention_ms=3_600_000, name="per-minute")
 TIMED = Window(key=STR, value=INT64, size_ms=60_000, retention_ms=3_600_000, timestamped=True, name="timed")
 VISITS = Session(key=STR, value=INT64, retention_ms=3_600_000, name="visits")
@@ -80,6 +90,68 @@ def key_values(context: TaskContext) -> None:
     context.store("counts").put("a", 1)
 
 
+def on_trace(key: str, value: ValueTimestampHeaders[int], context: TaskContext) -> None:
+    """Get a value that has expired, with its headers."""
+
+
+def on_rate(key: str, value: ValueAndTimestamp[int], context: TaskContext) -> None:
+    """Get a value that has expired, without headers."""
+
+
+def headers(task: StreamTask, record: Record, context: TaskContext) -> None:
+    """Use stores with headers."""
+    traces = context.store(TRACES)
+    assert_type(traces, TimestampedKeyValueStoreWithHeaders[str, int])
+    traces.put("a", 1, 1_000, record.headers)
+    traces.put("a", 1, 1_000)
+    traces.put("a", 1)  # error
+    traces.put("a", 1, 1_000, {"a": b"x"})  # error
+    traces.put("a", 1, 1_000, (("a", "x"),))  # error
+    traces.put_all([("a", 1, 1_000), ("a", None, 1_000, (("none", None),))])
+    traces.put_many(["a"], [1], [1_000], [record.headers])
+    traces.put_many(["a"], [1], [1_000], record.headers)  # error
+    assert_type(traces.update("a", lambda number: number + 1, 0, 1_000, record.headers), int)
+    found = traces.get("a")
+    assert_type(found, ValueTimestampHeaders[int] | None)
+    if found is not None:
+        value, timestamp_ms, headers = found
+        assert_type((value, timestamp_ms), tuple[int, int])
+        assert_type(headers, tuple[tuple[str, bytes | None], ...])
+        print(found.header)  # error
+    assert_type(traces.delete("a"), ValueTimestampHeaders[int] | None)
+    with traces.all() as pairs:
+        assert_type(pairs, RecordIterator[tuple[str, ValueTimestampHeaders[int]]])
+    view = task.store(TRACES)
+    assert_type(view, TimestampedKeyValueViewWithHeaders[str, int])
+    assert_type(view.get_many(["a"]), list[ValueTimestampHeaders[int] | None])
+    assert_type(view.plain().get("a"), int | None)
+    view.put("a", 1, 1_000)  # error
+    TimestampedKeyValueWithHeaders(key=STR, value=INT64, ttl_ms=10, on_expiry=on_trace)
+    TimestampedKeyValueWithHeaders(key=STR, value=INT64, ttl_ms=10, on_expiry=on_rate)  # error
+    TimestampedKeyValue(key=STR, value=INT64, ttl_ms=10, on_expiry=on_rate)
+
+
+def versions(task: StreamTask, context: TaskContext) -> None:
+    """Use versioned stores."""
+    prices = context.store(PRICES)
+    assert_type(prices, VersionedStore[str, float])
+    assert_type(prices.put("tea", 4.5, 1_000), bool)
+    prices.put("tea", 4.5)  # error
+    prices.put("tea", "4.5", 1_000)  # error
+    assert_type(prices.get("tea", 2_000), ValueAndTimestamp[float] | None)
+    assert_type(prices.get_versions("tea", 0, 2_000, reverse=True), RecordIterator[VersionedRecord[float]])
+    assert_type(prices.delete("tea", 3_000), ValueAndTimestamp[float] | None)
+    prices.delete("tea")  # error
+    prices.put_many(["tea"], [5.5], [4_000])
+    prices.put_many(["tea"], [5.5])  # error
+    view = task.store(PRICES)
+    assert_type(view, VersionedView[str, float])
+    with view.get_versions("tea") as records:
+        for record in records:
+            assert_type(record.valid_to_ms, int | None)
+            print(record.end_ms)  # error
+
+
 def windows(context: TaskContext) -> None:
     """Use window stores."""
     clicks = context.store(PER_MINUTE)
@@ -112,6 +184,28 @@ def sessions(context: TaskContext) -> None:
     assert_type(visits.merge("ann", 1_000, 10, lambda numbers: sum(numbers) + 1), tuple[Windowed[str], int] | None)
     assert_type(timed.merge("ann", 1_000, 10, lambda numbers: sum(numbers) + 1), tuple[Windowed[str], int] | None)
     visits.merge("ann", 1_000, 10, lambda numbers: numbers)  # error
+
+
+def on_expiry(key: str, value: ValueAndTimestamp[int], context: TaskContext) -> None:
+    """Report a record that expires."""
+
+
+def on_close(window: Windowed[str], value: int, context: TaskContext) -> None:
+    """Report a window or a session that closes."""
+
+
+def reports() -> None:
+    """Give stores the functions that report."""
+    TimestampedKeyValue(key=STR, value=INT64, ttl_ms=1, on_expiry=on_expiry)
+    TimestampedKeyValue(key=BYTES, value=INT64, ttl_ms=1, on_expiry=on_expiry)  # error
+    TimestampedKeyValue(key=STR, value=FLOAT64, ttl_ms=1, on_expiry=on_expiry)  # error
+    TimestampedKeyValue(key=STR, value=INT64, ttl_ms=1, on_expiry=on_close)  # error
+    Window(key=STR, value=INT64, size_ms=1, retention_ms=1, on_close=on_close)
+    Window(key=STR, value=STR, size_ms=1, retention_ms=1, on_close=on_close)  # error
+    Session(key=STR, value=INT64, retention_ms=1, gap_ms=1, on_close=on_close)
+    Session(key=STR, value=STR, retention_ms=1, gap_ms=1, on_close=on_close)  # error
+    Session(key=STR, value=INT64, retention_ms=1, gap_ms=1, timestamped=True, on_close=on_close)  # error
+    Session(key=STR, value=INT64, retention_ms=1, gap_ms=1, on_close=on_expiry)  # error
 
 
 def views(task: StreamTask, global_stores: GlobalStores, context: TaskContext) -> None:

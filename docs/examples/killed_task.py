@@ -11,47 +11,38 @@ import signal
 import subprocess
 import sys
 import tempfile
-from typing import Any
 
 from stores import TopicPartition
 from stores.changelog import Record, SqliteChangelog
 from stores.records import INT64, STR, KeyValue
-from stores.tasks import NO_INTERVAL, StoreConfig, StreamTask, TaskContext, TaskId, TaskSettings
+from stores.tasks import NO_INTERVAL, StreamTask, TaskContext, TaskId, TaskSettings
 
 TEXT = ["to", "be", "or", "not", "to", "be", "that", "is", "the", "question"] * 100
-WORDS = TopicPartition("words", 0)
-COUNTED = TopicPartition("counted", 0)
-KILLED_AFTER = 750
+WORDS, COUNTED = TopicPartition("words", 0), TopicPartition("counted", 0)
 COUNTS = KeyValue(key=STR, value=INT64, name="counts")
+KILLED_AFTER = 750
 
 
 def count(record: Record, context: TaskContext) -> None:
     """Count one word, and forward its new count."""
-    word = record.value.decode() if record.value else ""
-    counts = context.store(COUNTS)
-    number = (counts.get(word) or 0) + 1
-    counts.put(word, number)
-    context.forward(COUNTED.topic, word.encode(), b"%d" % number)
-
-
-def task_in(folder: str, log: SqliteChangelog) -> StreamTask:
-    """Return the task, which commits after each 100 words."""
-    return StreamTask(
-        "word-count",
-        TaskId(0, 0),
-        state_dir=folder,
-        changelog=log,
-        stores={"counts": StoreConfig("rocksdb-indexed-batch", records=COUNTS)},
-        process=count,
-        inputs=[WORDS],
-        settings=TaskSettings(commit_every_records=100, commit_interval_ms=NO_INTERVAL),
-    )
+    word = record.value or b""
+    number = context.store(COUNTS).update(word.decode(), lambda number: number + 1, 0)
+    context.forward(COUNTED.topic, word, b"%d" % number)
 
 
 def work(folder: str, *, killed: bool) -> None:
-    """Count words to the end, or until the process is killed."""
+    """Count words to the end, with a commit after each 100, or until the process is killed."""
     with SqliteChangelog(f"{folder}/log.sqlite") as log:
-        task = task_in(folder, log)
+        task = StreamTask(
+            "word-count",
+            TaskId(0, 0),
+            state_dir=folder,
+            changelog=log,
+            stores=[COUNTS],
+            process=count,
+            inputs=[WORDS],
+            settings=TaskSettings(commit_every_records=100, commit_interval_ms=NO_INTERVAL),
+        )
         [report] = task.open()
         print(f"starts at word {task.input_offsets()[WORDS]}, {report.records} counts restored", flush=True)
         if killed:
@@ -61,32 +52,20 @@ def work(folder: str, *, killed: bool) -> None:
         task.close()
 
 
-def main() -> None:
-    """Write the input, run both processes, and print what the second one has left."""
-    with tempfile.TemporaryDirectory() as folder:
-        with SqliteChangelog(f"{folder}/log.sqlite") as log:
-            log.create_topic(WORDS.topic)
-            log.create_topic(COUNTED.topic)
-            with log.producer() as producer:
-                for word in TEXT:
-                    producer.send(WORDS, None, word.encode())
-                producer.flush()
-        for mode in ("killed", "whole"):
-            process = subprocess.run([sys.executable, __file__, mode, folder], check=False)
-            print(
-                "ended by", signal.Signals(-process.returncode).name if process.returncode < 0 else "itself", flush=True
-            )
-        with SqliteChangelog(f"{folder}/log.sqlite") as log:
-            counts: dict[Any, int] = {}
-            outputs = 0
-            for record in log.read(COUNTED):
-                counts[record.key] = int(record.value or b"0")
-                outputs += 1
-        print(f"{outputs} outputs for {len(TEXT)} words; to: {counts[b'to']}, question: {counts[b'question']}")
-
-
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         work(sys.argv[2], killed=sys.argv[1] == "killed")
-    else:
-        main()
+        sys.exit()
+    with tempfile.TemporaryDirectory() as place:
+        with SqliteChangelog(f"{place}/log.sqlite") as changelog, changelog.producer() as producer:
+            changelog.create_topic(WORDS.topic)
+            changelog.create_topic(COUNTED.topic)
+            producer.send_all(WORDS, [(None, word.encode(), -1) for word in TEXT])
+            producer.flush()
+        for mode in ("killed", "whole"):
+            status = subprocess.run([sys.executable, __file__, mode, place], check=False).returncode
+            print("ended by", signal.Signals(-status).name if status else "itself", flush=True)
+        with SqliteChangelog(f"{place}/log.sqlite") as changelog:
+            outputs = [(record.key, int(record.value or b"0")) for record in changelog.read(COUNTED)]
+        last = dict(outputs)
+    print(f"{len(outputs)} outputs for {len(TEXT)} words; to: {last[b'to']}, question: {last[b'question']}")
