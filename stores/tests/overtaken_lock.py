@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from threading import Event, get_ident
 
-LONG_S = 30
+LONG_S = 600
 
 
 class OvertakenLock:

@@ -111,7 +111,7 @@ def test_a_view_is_of_one_moment_however_fast_stream_time_moves(
     monkeypatch.setattr("stores.records.expiry.EXAMINED_PER_WRITE", 0)
     times.put("k", "v", 0)
     times.commit()
-    below = Overtaken(times.store.read_only(level))
+    below = Overtaken(times.store, level)
     view = TTL.view(below)
     later = count(100, 100)
 

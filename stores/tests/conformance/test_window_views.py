@@ -162,7 +162,7 @@ def test_a_view_shows_its_level_and_the_stream_time_of_that(windows: Windows) ->
 def test_a_scan_is_of_one_moment_and_ends_however_fast_the_stream_time_moves(windows: Windows) -> None:
     """Each put lets those before expire: one lives at every moment, two while the stream time has not moved yet."""
     windows.put(b"k", b"v", 100)
-    below = Overtaken(windows.store.read_only(IsolationLevel.READ_UNCOMMITTED))
+    below = Overtaken(windows.store, IsolationLevel.READ_UNCOMMITTED)
     view = kind().view(below)
     later = count(125, 25)
 
