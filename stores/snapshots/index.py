@@ -80,11 +80,12 @@ class SnapshotKind:
         }
 
     def misfit(self, wanted: SnapshotKind) -> str | None:
-        """Return why a store of the kind ``wanted`` can't begin from a snapshot of this one; None if it can."""
+        """Return why a store of the kind ``wanted`` can't begin from a snapshot of this one; None if it can.
+
+        Of another backend it can: the records of the snapshot are copied.
+        """
         if self.changelog_id != wanted.changelog_id:
             return "it is of another changelog topic of the same name"
-        if self.backend != wanted.backend:
-            return f"it is of the backend {self.backend}"
         if self.format_version != wanted.format_version:
             return f"it has the format version {self.format_version}, not {wanted.format_version}"
         if self.marks != wanted.marks:

@@ -1,6 +1,7 @@
 """A store that begins from the files of a snapshot: the choice of one, and its files beside the store's place.
 
-Each part is verified while it is written. The store that is made is complete, verified and synced, or none.
+Each part is verified while it is written. The store that is made is complete, verified and synced, or none. The files
+of another backend make a store of that one, whose records are copied.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, islice
 from pathlib import Path
 
 from stores.errors import StoreError, StoreIncompatibleError
@@ -18,10 +20,12 @@ from stores.files.creation import LOCK_FILE, create, is_unused, wipe
 from stores.files.identity import present_version
 from stores.files.locks import take
 from stores.files.plain_files import make_file, make_folder, remove, translated_system_errors
-from stores.interface import Durability
-from stores.registry import Backend
+from stores.interface import Durability, IsolationLevel, KeyValueStore
+from stores.records.record_kind import Pairs, restore_in_pieces
+from stores.registry import Backend, StoreBackend, backends
 from stores.snapshots.index import IndexName, SnapshotIndex, SnapshotKind, StoredPart
 from stores.snapshots.objects import StoreObjects
+from stores.strategies.store import Store
 
 PART_FETCHED = declare(
     "snapshot.part_fetched", "one more part of the files is in the store that is made", part=Part.CHANGE
@@ -30,6 +34,7 @@ FILES_FETCHED = declare(
     "snapshot.files_fetched", "all files are in the store that is made, which does not count yet", part=Part.CHANGE
 )
 _SYNC_BYTES = 32 << 20
+_STEP_RECORDS = 1_000
 Refuse = Callable[[IndexName, object], None]
 """Called with the name of a snapshot and the reason why it is not used."""
 
@@ -37,22 +42,34 @@ Refuse = Callable[[IndexName, object], None]
 def fitting(
     objects: StoreObjects, kind: SnapshotKind, misfit: Callable[[IndexName], str | None], refuse: Refuse
 ) -> Iterator[SnapshotIndex]:
-    """Return the snapshots of this kind from the newest to the oldest. ``misfit`` says why one is not read at all.
+    """Return the snapshots of this kind from the newest to the oldest, then those of other backends in this order.
 
-    Raises: StoreUnavailableError if the folder can't be read.
+    ``misfit`` says why one is not read at all. Raises: StoreUnavailableError if the folder can't be read.
     """
-    for name in objects.indexes():
+    of_others: list[IndexName] = []
+    # It has those of other backends by the time that they are due.
+    for name in chain(objects.indexes(), of_others):
         reason = misfit(name)
         if reason is None:
             try:
                 index = objects.index(name)
-                reason = index.kind.misfit(kind)
+                reason = index.kind.misfit(kind) or _without_files(index.kind.backend)
             except StoreError as error:
                 reason = str(error)
-        if reason is None:
+        if reason is not None:
+            refuse(name, reason)
+        elif index.kind.backend == kind.backend or name in of_others:
             yield index
         else:
-            refuse(name, reason)
+            of_others.append(name)
+
+
+def _without_files(backend: str) -> str | None:
+    """Return why no store can be made of files of ``backend``; None if one can."""
+    known = backends().get(backend)
+    if known is None or isinstance(known, StoreBackend) or not known.load_engine().captures:
+        return f"it is of the backend {backend}, whose files can't be read here"
+    return None
 
 
 def make_store(
@@ -86,6 +103,30 @@ def make_store(
             create(path, backend.name, build)
         finally:
             os.close(lock)
+
+
+def copy_store(source: Store, target: KeyValueStore, copied: Callable[[], None]) -> None:
+    """Copy the records of a store into an empty one, then its offsets, position and marks in one write.
+
+    ``copied`` is called again and again. An exception in it ends the call.
+
+    Raises: StoreIncompatibleError if the backend of ``target`` does not take a key; StoreCorruptedError;
+    StoreUnavailableError; CommitFailedError.
+    """
+    if source.timestamps.is_split:
+        raise StoreIncompatibleError("some of its records are in an older format, which is not copied")
+
+    def steps(pairs: Iterator[tuple[bytes, bytes]]) -> Iterator[Pairs]:
+        while step := list[tuple[bytes, bytes | None]](islice(pairs, _STEP_RECORDS)):
+            yield step
+            copied()
+
+    try:
+        with source.all() as pairs:
+            restore_in_pieces(target, steps(pairs))
+    except ValueError as error:
+        raise StoreIncompatibleError(f"the backend {target.backend} does not take it: {error}") from error
+    target.restore([], source.recover().offsets, source.position(IsolationLevel.READ_COMMITTED), source.marks)
 
 
 def _check_room(folder: Path, num_bytes: int) -> None:

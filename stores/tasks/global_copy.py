@@ -16,7 +16,6 @@ from stores.changelog.interface import Changelog, Record
 from stores.config import StoreConfig
 from stores.declarations import StoreSetting, check_setting, configured
 from stores.errors import ChangelogError, ConfigError, DeserializationError, StoreIncompatibleError
-from stores.files.creation import wipe
 from stores.interface import IsolationLevel, KeyValueStore, PositionBound, TopicPartition
 from stores.metrics import StoreMetrics
 from stores.records.key_value import KeyValue
@@ -25,8 +24,7 @@ from stores.records.timestamped import TimestampedKind
 from stores.registry import backend_named
 from stores.snapshots import Snapshots
 from stores.snapshots.objects import WHOLE_TOPIC
-from stores.tasks.directory.replacement import complete
-from stores.tasks.directory.store_places import PREPARE_END, beside
+from stores.tasks.directory.replacement import complete, remove_unfinished
 from stores.tasks.directory.task_files import FollowingStore
 from stores.tasks.global_dead_letters import GlobalDeadLetters
 from stores.tasks.identifier import check_topic
@@ -206,7 +204,7 @@ class GlobalCopy(LogFollower):
         """
         self._snapshots.forget()
         complete(self.path)
-        wipe(beside(self.path, PREPARE_END))  # Of a process that was killed while it began from a snapshot.
+        remove_unfinished(self.path)  # Of a process that was killed while it began from a snapshot.
         count = self._changelog.topics().get(self._topic, 0)
         if not count:
             raise ChangelogError(f"the topic {self._topic!r} of global store {self.name!r} does not exist: create it")

@@ -92,6 +92,15 @@ def replace_store(path: Path) -> None:
     complete(path)
 
 
+def remove_unfinished(path: Path) -> None:
+    """Remove what an undecided replacement of the store at ``path`` has left beside it. Raises: StoreError."""
+    with translated_system_errors(path):
+        wipe(beside(path, PREPARE_END))
+        former = beside(path, FORMER_END)
+        if os.path.lexists(former) and is_store(former):
+            wipe(former)
+
+
 def complete(path: Path) -> bool:
     """Complete a replacement of the store at ``path`` that was decided; return whether one was. Raises: StoreError."""
     journal = beside(path, SWAP_END)

@@ -10,26 +10,29 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
 
 from stores.changelog.interface import Changelog
 from stores.config import StoreConfig
 from stores.errors import ConfigError, StoreError
+from stores.files.creation import wipe
 from stores.interface import KeyValueStore, ProcessingGuarantee, TopicPartition
 from stores.records.record_kind import RECORDS, is_empty
-from stores.registry import Backend, StoreBackend, backend_named
+from stores.registry import Backend, StoreBackend, backend_named, open_store
 from stores.snapshots import Snapshots
 from stores.snapshots.index import IndexName, SnapshotIndex, SnapshotKind
 from stores.snapshots.objects import StoreObjects
-from stores.snapshots.restoring import fitting, kind_of, make_store
+from stores.snapshots.restoring import copy_store, fitting, kind_of, make_store
 from stores.snapshots.taking import SnapshotFigures, SnapshotTaker
 from stores.strategies.store import Store
 from stores.tasks.directory.replacement import complete, replace_store
-from stores.tasks.directory.store_places import PREPARE_END, beside
+from stores.tasks.directory.store_places import FORMER_END, PREPARE_END, beside
 from stores.tasks.directory.task_files import FollowingStore
 from stores.tasks.stores.log_follower import LogFollower, OnRestore, RestoreProgress, RestoreReport
 from stores.tasks.stores.log_identity import LOG_ID
@@ -97,6 +100,8 @@ class FileSnapshots(NoSnapshots):
         """The offset of the snapshot that the present restore began from; None if it began from none."""
         self._num_bytes = 0
         """The bytes of its files."""
+        self._copied_from: str | None = None
+        """The backend of its files, if that is another one."""
         self._plan, self._settings, self._choices = plan, settings, choices
         self._backend = backend_named(plan.config.backend)
         self._objects = StoreObjects(settings.folder, plan.partition)
@@ -166,10 +171,13 @@ class FileSnapshots(NoSnapshots):
                 seconds = monotonic() - began_s
                 on_restore(RestoreProgress(self._plan.name, offset, to_offset, 0, num_bytes, seconds))
 
-        new = beside(path, PREPARE_END)
-        make_store(self._objects, index, new, self._backend, self._settings.threads, fetched)
+        if index.kind.backend == self._backend.name:
+            self._fetch(index, beside(path, PREPARE_END), fetched)
+        else:
+            self._convert(index, fetched)
         replace_store(path)
         self._offset, self._num_bytes = index.offset, index.num_bytes
+        self._copied_from = None if index.kind.backend == self._backend.name else index.kind.backend
         self.figures.restore_total += 1
         _log.info(
             "store %r begins from the snapshot at offset %d in %s: %d bytes were fetched in %.1f s",
@@ -180,15 +188,35 @@ class FileSnapshots(NoSnapshots):
             monotonic() - began_s,
         )
 
+    def _fetch(self, index: SnapshotIndex, path: Path, fetched: Callable[[int], None]) -> None:
+        backend = backend_named(index.kind.backend)
+        make_store(self._objects, index, path, backend, self._settings.threads, fetched)
+
+    def _convert(self, index: SnapshotIndex, fetched: Callable[[int], None]) -> None:
+        """Make a store of the snapshot's backend, and copy it into a new one. ``replace_store`` removes the first."""
+        plan, backend = self._plan, index.kind.backend
+        new, former = beside(plan.path, PREPARE_END), beside(plan.path, FORMER_END)
+        self._fetch(index, former, fetched)
+        wipe(new)
+        level = min(backend_named(backend).durabilities)
+        with (
+            closing(open_store(backend, former, name=plan.name, durability=level)) as source,
+            closing(plan.config.open(new, name=plan.name)) as target,
+        ):
+            assert isinstance(source, Store)
+            copy_store(source, target, lambda: fetched(index.num_bytes))
+
     def refuse(self, name: IndexName | None, reason: object) -> None:
         if name not in self._refused:
             self._refused[name] = str(reason)
             _log.warning("%s of %s: %s", _not_used(name, self._settings), self._plan.path, reason)
         if name is not None and name.offset == self._offset:
-            self._offset, self._num_bytes = None, 0
+            self._offset, self._num_bytes, self._copied_from = None, 0, None
 
     def told(self, report: RestoreReport) -> RestoreReport:
         reasons = [report.reason] if report.reason else []
+        if self._copied_from is not None:
+            reasons.append(f"the snapshot at offset {self._offset} is of {self._copied_from}: its records were copied")
         for name, reason in sorted(self._refused.items(), key=lambda item: item[0] or (-1, ""), reverse=True):
             reasons.append(f"{_not_used(name, self._settings)}: {reason}")
         return replace(
@@ -199,7 +227,7 @@ class FileSnapshots(NoSnapshots):
         )
 
     def forget(self) -> None:
-        self._refused, self._offset, self._num_bytes = {}, None, 0
+        self._refused, self._offset, self._num_bytes, self._copied_from = {}, None, 0, None
 
     def _kind(self, store: KeyValueStore) -> SnapshotKind:
         # The log that the store follows: that of its topic now may be another one, made since it was opened.

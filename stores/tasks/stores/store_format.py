@@ -35,7 +35,7 @@ from stores.files.plain_files import translated_system_errors
 from stores.interface import KeyValueStore
 from stores.records.record_kind import RecordKind, check_untyped, is_empty, kept_description
 from stores.settings import Upgrade, UpgradeMode, UpgradeProgress
-from stores.tasks.directory.replacement import replace_store
+from stores.tasks.directory.replacement import remove_unfinished, replace_store
 from stores.tasks.directory.store_places import PREPARE_END, beside
 from stores.tasks.directory.task_files import StorePlan
 from stores.tasks.stores.log_follower import LogFollower, RestoreProgress, restore
@@ -277,11 +277,8 @@ class StoreFormat:
         else:
             self.records.prepare(store)
         if not self.online:
-            # An unfinished new store of an upgrade that is no longer configured.
-            with translated_system_errors(self._path):
-                has_rest = os.path.lexists(beside(self._path, PREPARE_END))
-            if has_rest:
-                wipe(beside(self._path, PREPARE_END))
+            # An unfinished new store, of an upgrade that is no longer configured or of a snapshot.
+            remove_unfinished(self._path)
 
     def upgrade(self, store: KeyValueStore) -> int | None:
         """Build the present store, close ``store``, swap in the new one, return its offset.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -65,23 +64,13 @@ def check_replayed(folder: Path, log: Changelog, backend: str = INDEXED) -> str:
     return report.reason
 
 
-@pytest.mark.parametrize(("taken", "opened"), [(INDEXED, "lmdb"), ("lmdb", INDEXED), ("lmdb", "lmdb-native")])
-def test_a_snapshot_of_another_backend_is_not_used(tmp_path: Path, log: Changelog, taken: str, opened: str) -> None:
-    begun(tmp_path, log, taken)
-    check_replayed(tmp_path, log, opened)
-
-
-def test_a_snapshot_of_another_backend_at_the_same_offset_does_not_hide_one_that_fits(
-    tmp_path: Path, log: Changelog
+@pytest.mark.parametrize("backend", ["other", "memory"])
+def test_a_snapshot_of_a_backend_that_has_no_files_here_is_not_used(
+    tmp_path: Path, log: Changelog, backend: str
 ) -> None:
-    """Both stores of a task that has changed its backend were at this offset. The other one is looked at first."""
     index = begun(tmp_path, log)
-    kinds = (replace(index.kind, backend=f"other-{number}") for number in count())
-    kind = next(kind for kind in kinds if kind.digest > index.kind.digest)
-    assert objects_in(settings(tmp_path)).put_index(replace(index, kind=kind))
-    restored, report = reopened(tmp_path, log, INDEXED, settings(tmp_path))
-    assert (restored, report.snapshot_offset) == (logged(log, "s"), index.offset)
-    assert kind.backend in (report.reason or "")
+    put_again(tmp_path, index, kind=replace(index.kind, backend=backend))
+    assert f"of the backend {backend}, whose files can't be read here" in check_replayed(tmp_path, log)
 
 
 def test_a_snapshot_of_another_format_is_not_used(tmp_path: Path, log: Changelog) -> None:
@@ -234,7 +223,6 @@ def test_an_index_is_read_as_it_was_written() -> None:
     assert IndexName.parse(str(index.name)) == index.name
     for other in (
         replace(kind, changelog_id="other"),
-        replace(kind, backend="other"),
         replace(kind, format_version=2),
         replace(kind, marks={}),
     ):

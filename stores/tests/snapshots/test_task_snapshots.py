@@ -16,11 +16,10 @@ from stores.changelog import Changelog, MemoryChangelog, SqliteChangelog
 from stores.errors import ConfigError, ProducerFencedError
 from stores.files.folder import LocalFolder
 from stores.interface import Durability, IsolationLevel
-from stores.records import INT64, STR, KeyValue, TimestampedKeyValue, TimestampedKeyValueWithHeaders, Window
-from stores.records.timestamped import TimestampedKind
+from stores.records import INT64, STR, KeyValue, TimestampedKeyValue, TimestampedKeyValueWithHeaders, Versioned, Window
 from stores.snapshots import Snapshots
 from stores.snapshots.objects import FILES, INDEX
-from stores.tasks import RestoreProgress, StoreConfig
+from stores.tasks import RestoreProgress, StoreConfig, StreamTask
 from stores.tests.snapshots.snapshotting import (
     CHANGELOG,
     RECORDS,
@@ -41,7 +40,8 @@ from stores.tests.snapshots.snapshotting import (
 from stores.tests.tasks.setup import AT_LEAST_ONCE, DIRECT, INDEXED, MEMORY, Crash, logged, single, state
 
 over_each_backend = pytest.mark.parametrize("backend", SNAPPED)
-over_each_engine = pytest.mark.parametrize("backend", [INDEXED, "lmdb-indexed-batch", "sqlite-indexed-batch"])
+ENGINES = (INDEXED, "lmdb-indexed-batch", "sqlite-indexed-batch")
+over_each_engine = pytest.mark.parametrize("backend", ENGINES)
 
 
 def begun(folder: Path, log: Changelog, backend: str, snapshots: Snapshots, records: int = RECORDS) -> int:
@@ -325,25 +325,36 @@ def test_a_store_in_memory_has_no_snapshots(tmp_path: Path, log: Changelog) -> N
         TimestampedKeyValue(key=STR, value=INT64, ttl_ms=1_000_000),
         TimestampedKeyValueWithHeaders(key=STR, value=INT64),
         Window(key=STR, value=INT64, size_ms=10, retention_ms=100),
+        Versioned(key=STR, value=INT64, history_retention_ms=100),
     ],
     ids=lambda kind: kind.kind,
 )
-@over_each_engine
+@pytest.mark.parametrize(
+    ("backend", "opened"),
+    [
+        *((backend, backend) for backend in ENGINES),
+        # Of another backend, the records and marks are copied.
+        *zip(ENGINES, (*ENGINES[1:], ENGINES[0]), strict=True),
+    ],
+)
 def test_typed_stores_are_restored_with_their_marks(
-    tmp_path: Path, log: Changelog, backend: str, records: object
+    tmp_path: Path, log: Changelog, backend: str, opened: str, records: object
 ) -> None:
     snapshots = settings(tmp_path)
 
     def process(record: object, context: object) -> None:
         number = int(record.value)  # type: ignore[attr-defined]
-        given: Any = (number * 3,) if isinstance(records, Window) else (number,) * isinstance(records, TimestampedKind)
+        times = 3 if isinstance(records, Window) else 1
+        given: Any = (number * times,) * (not isinstance(records, KeyValue))
         if isinstance(records, TimestampedKeyValueWithHeaders):
             given += ((("number", record.value),),)  # type: ignore[attr-defined]
         context.store("s").put(f"key {number}", number, *given)  # type: ignore[attr-defined]
 
-    stores = {"s": StoreConfig(backend, records=records)}  # type: ignore[arg-type]
-    arguments = {"stores": stores, "snapshots": snapshots}
-    task = single(tmp_path, log, process, backend, **arguments)
+    def made(backend: str) -> StreamTask:
+        stores = {"s": StoreConfig(backend, records=records)}  # type: ignore[arg-type]
+        return single(tmp_path, log, process, backend, stores=stores, snapshots=snapshots)
+
+    task = made(backend)
     task.open()
     for number in range(60):
         send(log, [(b"key", b"%d" % number)])
@@ -357,7 +368,7 @@ def test_typed_stores_are_restored_with_their_marks(
     expected = list(task.store("s", IsolationLevel.READ_COMMITTED).all())
     task.close()
     lose(tmp_path)
-    task = single(tmp_path, log, process, backend, **arguments)
+    task = made(opened)
     [report] = task.open()
     assert report.snapshot_offset is not None
     assert list(task.store("s", IsolationLevel.READ_COMMITTED).all()) == expected

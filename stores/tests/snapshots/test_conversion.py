@@ -1,0 +1,157 @@
+"""A store begins from a snapshot of another backend: its records, marks, offsets and position are copied."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+
+from stores.changelog import Changelog, MemoryChangelog, SqliteChangelog
+from stores.errors import StoreUnavailableError
+from stores.interface import IsolationLevel
+from stores.snapshots import restoring
+from stores.snapshots.objects import FILES
+from stores.tasks.directory.replacement import DECIDED, SYNCED
+from stores.tasks.directory.store_places import ENDS, beside
+from stores.tests.forked_call import call_until_killed
+from stores.tests.snapshots.snapshotting import (
+    CHANGELOG,
+    RECORDS,
+    SNAPPED,
+    lose,
+    objects_in,
+    pairs_of,
+    reopened,
+    send,
+    settings,
+    snap,
+    snapping,
+    store_path,
+)
+from stores.tests.tasks.setup import INDEXED, INPUT, logged, state
+
+LMDB, SQLITE = "lmdb-native", "sqlite-indexed-batch"
+
+
+def begun(folder: Path, log: Changelog, backend: str) -> int:
+    """Let a task take a snapshot, put a tail behind it, and lose the store; return the snapshot's offset."""
+    with closing(snapping(folder, log, backend, settings(folder))) as task:
+        task.open()
+        send(log, pairs_of(range(RECORDS)))
+        offset = snap(task, log)
+    with closing(snapping(folder, log, backend, None)) as task:
+        task.open()
+        send(log, [*pairs_of(range(5), b"tail"), *((key, b"") for key, _ in pairs_of(range(20, 25)))])
+        task.run(commit=True)
+    lose(folder)
+    return offset
+
+
+def parts_beside(folder: Path, backend: str) -> list[str]:
+    """Return the endings of what is beside the store."""
+    return [end for end in ENDS if os.path.lexists(beside(store_path(folder, backend), end))]
+
+
+@pytest.mark.parametrize(("taken", "opened"), list(permutations(SNAPPED, 2)))
+def test_a_store_begins_from_a_snapshot_of_another_backend(
+    tmp_path: Path, log: Changelog, taken: str, opened: str
+) -> None:
+    offset = begun(tmp_path, log, taken)
+    with closing(snapping(tmp_path, log, opened, settings(tmp_path))) as task:
+        [report] = task.open()
+        assert state(task, "s") == logged(log, "s")
+        assert (report.snapshot_offset, report.from_offset, report.wiped) == (offset, offset + 1, False)
+        assert report.records == log.end_offset(CHANGELOG) - offset - 1
+        assert report.reason == f"the snapshot at offset {offset} is of {taken}: its records were copied"
+        position = task.store("s", IsolationLevel.READ_COMMITTED).position()
+        assert position[INPUT] == log.end_offset(INPUT) - 1
+        assert parts_beside(tmp_path, opened) == []
+        send(log, pairs_of([7], b"later"))
+        snap(task, log)
+    index = objects_in(settings(tmp_path)).index(objects_in(settings(tmp_path)).indexes()[0])
+    assert index.kind.backend == opened
+    lose(tmp_path)
+    restored, report = reopened(tmp_path, log, opened, settings(tmp_path))
+    assert (restored, report.snapshot_offset, report.reason) == (logged(log, "s"), index.offset, None)
+
+
+def test_an_older_snapshot_of_the_same_backend_comes_first(tmp_path: Path, log: Changelog) -> None:
+    older = begun(tmp_path, log, INDEXED)
+    newer = begun(tmp_path, log, LMDB)
+    for opened, offset in ((INDEXED, older), (LMDB, newer), (SQLITE, newer)):
+        restored, report = reopened(tmp_path, log, opened, settings(tmp_path))
+        assert (restored, report.snapshot_offset) == (logged(log, "s"), offset)
+        lose(tmp_path)
+
+
+def test_one_of_another_backend_is_used_if_none_of_the_same_is_whole(tmp_path: Path, log: Changelog) -> None:
+    offset, newest = begun(tmp_path, log, LMDB), begun(tmp_path, log, INDEXED)
+    objects = objects_in(settings(tmp_path))
+    index = objects.index(objects.indexes()[0])
+    assert (index.offset, index.kind.backend) == (newest, INDEXED)
+    objects.remove(FILES, str(next(index.parts())))
+    restored, report = reopened(tmp_path, log, INDEXED, settings(tmp_path))
+    assert (restored, report.snapshot_offset) == (logged(log, "s"), offset)
+    assert f"at offset {newest} was not used" in (report.reason or "")
+    assert f"at offset {offset} is of {LMDB}" in (report.reason or "")
+
+
+@pytest.mark.parametrize("opened", [LMDB, SQLITE])
+def test_a_copy_that_fails_leads_to_the_changelog_and_leaves_nothing(
+    tmp_path: Path, log: Changelog, monkeypatch: pytest.MonkeyPatch, opened: str
+) -> None:
+    begun(tmp_path, log, INDEXED)
+
+    def full(*_: object) -> None:
+        raise StoreUnavailableError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("stores.tasks.stores.file_snapshots.copy_store", full)
+        restored, report = reopened(tmp_path, log, opened, settings(tmp_path))
+    assert (restored, report.snapshot_offset) == (logged(log, "s"), None)
+    assert "No space left" in (report.reason or "")
+    # The next opening removes what was begun.
+    reopened(tmp_path, log, opened, settings(tmp_path))
+    assert parts_beside(tmp_path, opened) == []
+
+
+def restore(path: Path, backend: str) -> None:
+    """Open the task, which has lost its store."""
+    snapping(path, SqliteChangelog(path / "log.sqlite"), backend, settings(path)).open()
+
+
+@pytest.mark.parametrize("failpoint", [restoring.PART_FETCHED, restoring.FILES_FETCHED, SYNCED, DECIDED])
+@pytest.mark.parametrize(("taken", "opened"), [(INDEXED, LMDB), (LMDB, SQLITE), (SQLITE, INDEXED)])
+def test_a_kill_is_made_good_by_the_next_opening(tmp_path: Path, failpoint: str, taken: str, opened: str) -> None:
+    with SqliteChangelog(tmp_path / "log.sqlite") as log:
+        for topic in ("input", "output"):
+            log.create_topic(topic)
+        offset = begun(tmp_path, log, taken)
+    assert call_until_killed(restore, tmp_path, failpoint, 1, opened)
+    with SqliteChangelog(tmp_path / "log.sqlite") as log:
+        restored, report = reopened(tmp_path, log, opened, settings(tmp_path))
+        assert restored == logged(log, "s")
+        assert report.snapshot_offset == (None if failpoint == DECIDED else offset)
+        assert report.records == log.end_offset(CHANGELOG) - offset - 1
+    assert parts_beside(tmp_path, opened) == []
+
+
+def test_the_progress_of_a_copy_may_end_it(tmp_path: Path, log: MemoryChangelog) -> None:
+    begun(tmp_path, log, INDEXED)
+
+    class EndError(Exception):
+        pass
+
+    def progress(_: object) -> None:
+        if any((beside(store_path(tmp_path, LMDB), ".prepare") / "data").glob("*")):
+            raise EndError
+
+    with closing(snapping(tmp_path, log, LMDB, settings(tmp_path), on_restore=progress)) as task:
+        with pytest.raises(EndError):
+            task.open()
+    restored, _ = reopened(tmp_path, log, LMDB, settings(tmp_path))
+    assert restored == logged(log, "s")
+    assert parts_beside(tmp_path, LMDB) == []
