@@ -82,6 +82,8 @@ _CLEAR = "\x1b[K"
 
 
 POLL_S = 1.0
+PROGRESS_FILE = "progress"
+"""The name of a ``ProgressFile`` in the folder of a measurement."""
 
 
 class ProgressFile:

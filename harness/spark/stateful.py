@@ -29,6 +29,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from harness.experiments.stateful.trial import ROWS_FILE
 from harness.processes.child import FIGURES_FILE, write_figures
 from harness.processes.load import LoadWatch, load_columns, tree_cpu_s
+from harness.progress import PROGRESS_FILE, note_progress
 from harness.spark.session import session
 from harness.spark.stateful_subjects import CHECKPOINT, counted, state_of
 from stores.errors import StoreError
@@ -196,7 +197,7 @@ def measured(
     """
     began = monotonic()
     smallest = min(batch_events)
-    batches = Batches(Path(kept) / "batches", keys, seed, partitions)
+    batches, progress = Batches(Path(kept) / "batches", keys, seed, partitions), Path(kept) / PROGRESS_FILE
     with session("stateful", f"local[{partitions}]", settings=settings(partitions)) as spark:
         queries = [StatefulQuery(spark, subject, Path(kept) / subject, partitions) for subject in subjects]
         fill = batches.fill()
@@ -204,6 +205,7 @@ def measured(
         filled_s, round_s = {}, 0.0
         for query in queries:
             filled_s[query.subject] = sum(_fed(query, [*fill, *warm[:-ROUND_BATCHES]])[: len(fill)])
+            note_progress(progress, f"the state of {query.subject} was filled in {filled_s[query.subject]:.1f} s")
             begun = monotonic()
             _fed(query, warm[-ROUND_BATCHES:])
             round_s += monotonic() - begun
@@ -217,6 +219,7 @@ def measured(
             begun = monotonic()
             for row in _round(random, queries, batches, (smallest, events), number):
                 rows.append(row)
+                note_progress(progress, f"round {number + 1}/{rounds}: {row['subject']} {row['seconds']:.2f} s")
                 with (Path(kept) / ROWS_FILE).open("a") as file:
                     file.write(json.dumps(row) + "\n")
             times.add(events, monotonic() - begun)

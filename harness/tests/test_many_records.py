@@ -21,6 +21,7 @@ from harness.experiments.scale.report import REPORT, findings
 from harness.experiments.store_of_records import STORE, StoreOfRecords
 from harness.processes.apart import NoMemoryLimitError, memory_kills, memory_limit
 from harness.processes.child import MeasurementFailedError, figures_in
+from harness.progress import PROGRESS_FILE
 from harness.run import prove
 from harness.scenario import read_scenario, scenario_file
 from harness.tests.clock import Clock
@@ -83,9 +84,9 @@ def test_a_store_that_shows_other_records_than_were_put_is_found(
 
 def test_the_working_process_reports_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "SAY_EVERY_S", 0.0)
-    (tmp_path / steps.PROGRESS_FILE).touch()
+    (tmp_path / PROGRESS_FILE).touch()
     steps.load(tmp_path, **ORDER)
-    lines = (tmp_path / steps.PROGRESS_FILE).read_text().splitlines()
+    lines = (tmp_path / PROGRESS_FILE).read_text().splitlines()
     assert len(lines) == 10
     assert lines[-1].startswith("put: 1,000 of 1,000 records")
 

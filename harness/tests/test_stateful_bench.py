@@ -143,7 +143,11 @@ def test_every_subject_counts_the_same_events(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("_quick")
 def test_a_query_goes_on_after_its_driver_was_killed(tmp_path: Path) -> None:
     trial = StatefulTrial(KEYS, 5, (40, 60), rounds=2, restarts=1, subjects=(OURS, JVM))
-    rows = list(Stateful().run(trial, TrialWorker(tmp_path / "work")))
+    lines: list[str] = []
+    rows = list(Stateful().run(trial, TrialWorker(tmp_path / "work", say=lines.append)))
+    filled, *rounds = (line for line in lines if OURS in line)
+    assert filled.startswith(f"{KEYS} keys: the state of {OURS} was filled in")
+    assert [line.split(": ")[1] for line in rounds] == ["round 1/2", "round 2/2"] * 2
     timed = [row for row in rows if row["kind"] == "stateful" and row["subject"] == OURS]
     assert [(row["round"], row["batch_events"]) for row in timed] == [(0, 40), (1, 40), (0, 60), (1, 60)]
     restarts = [row for row in rows if row["kind"] == "stateful_restart"]

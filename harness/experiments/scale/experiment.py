@@ -28,7 +28,7 @@ from harness.experiments.scale.steps import LEVEL
 from harness.experiments.store_of_records import STORE
 from harness.processes.apart import NoMemoryLimitError, memory_kills, memory_limit
 from harness.processes.child import MeasurementFailedError, figures_in
-from harness.progress import ProgressFile
+from harness.progress import PROGRESS_FILE, ProgressFile
 from harness.report import text
 from harness.report.page import Page
 from harness.scenario import Grid, cut_to, full_names, set_to
@@ -287,7 +287,7 @@ def _steps(trial: ScaleTrial, folder: Path, group: Path | None, say: Say, code: 
     memory = f", {text.size(trial.memory_max_bytes)} of memory" if group is not None else ""
     deadline_s = DEADLINE_S + DEADLINE_PER_RECORD_S * trial.records
     with ProgressFile(
-        folder / steps.PROGRESS_FILE, lambda line: say(f"{trial.backend}, {trial.records:,} records{memory}: {line}")
+        folder / PROGRESS_FILE, lambda line: say(f"{trial.backend}, {trial.records:,} records{memory}: {line}")
     ):
         for step in (steps.load, steps.read, steps.log, steps.restore):
             if deadline.passed:

@@ -17,14 +17,13 @@ import numpy as np
 
 from harness.experiments.store_of_records import INPUT, STORE, StoreOfRecords
 from harness.experiments.throughput.measurement import bytes_on_disk, peak_memory_bytes
-from harness.progress import note_progress
+from harness.progress import PROGRESS_FILE, note_progress
 from harness.workloads.ycsb import KEY_BYTES, Values, keys_of
 from stores.interface import Durability, KeyValueStore
 from stores.registry import backend_named
 from stores.tasks import RestoreProgress
 
 LEVEL = Durability.CHANGELOG
-PROGRESS_FILE = "progress"
 COMMIT_RECORDS, COMMIT_BYTES_MAX = 10_000, 4 << 20
 """The records of a commit, or a tenth of all if that is less, or fewer that have so many bytes."""
 PARTS = 10

@@ -19,6 +19,7 @@ from harness.experiments.stateful.report import QUERIES, RATIOS, page
 from harness.experiments.stateful.trial import OURS, ROWS_FILE, SUBJECTS, StatefulTrial
 from harness.processes.child import LastingProcess, child_environment, command_of, figures_apart
 from harness.processes.load import LOAD_COLUMNS
+from harness.progress import PROGRESS_FILE, ProgressFile
 from harness.report.page import Page
 from stores.errors import ConfigError
 from stores.java import find_java
@@ -165,7 +166,8 @@ def _rows(trial: StatefulTrial, worker: TrialWorker) -> Iterator[Row]:
     repeat = replay.command(Stateful.name, trial)
     same = {"kind": "stateful", "partitions": trial.partitions, "keys": trial.keys, "seed": trial.seed}
     try:
-        figures = figures_apart(MEASURED, "stateful", arguments, worker.deadline_s or DEADLINE_S)
+        with ProgressFile(worker.folder / PROGRESS_FILE, lambda line: worker.say(f"{trial.keys:,} keys: {line}")):
+            figures = figures_apart(MEASURED, "stateful", arguments, worker.deadline_s or DEADLINE_S)
     except TimeOverError:
         rows = compared(worker.folder / ROWS_FILE)
         if not rows:
