@@ -54,8 +54,10 @@ RATES = TimestampedKeyValue(key=BYTES, value=FLOAT64, name="rates")
 TRACES = TimestampedKeyValueWithHeaders(key=STR, value=INT64, name="traces")
 PRICES = Versioned(key=STR, value=FLOAT64, history_retention_ms=60_000, name="prices")
 PER_MINUTE = Window(key=STR, value=INT64, size_ms=60_000, retention_ms=3_600_000, name="per-minute")
+HEADED = Window(key=STR, value=INT64, size_ms=60_000, retention_ms=3_600_000, headers=True, name="headed")
 TIMED = Window(key=STR, value=INT64, size_ms=60_000, retention_ms=3_600_000, timestamped=True, name="timed")
 VISITS = Session(key=STR, value=INT64, retention_ms=3_600_000, name="visits")
+HEADED_VISITS = Session(key=STR, value=INT64, retention_ms=3_600_000, headers=True, name="headed-visits")
 TIMED_VISITS = Session(key=STR, value=INT64, retention_ms=3_600_000, timestamped=True, name="timed-visits")
 
 
@@ -169,6 +171,31 @@ def windows(context: TaskContext) -> None:
     timed.put("home", 1, 0, 1_000)
     timed.put("home", "1", 0, 1_000)  # error
     assert_type(timed.update("home", 1_000, lambda number: (number or 0) + 1), int | None)
+    timed.put("home", 1, 0, 1_000, (("trace", b"x"),))  # error
+    timed.put_many({("home", 0): 1}, [1_000], [()])  # error
+    timed.update("home", 1_000, lambda number: (number or 0) + 1, headers=())  # error
+
+
+def windows_with_headers(task: StreamTask, record: Record, context: TaskContext) -> None:
+    """Use window and session stores with headers."""
+    headed = context.store(HEADED)
+    assert_type(headed.fetch_one("home", 0), ValueTimestampHeaders[int] | None)
+    assert_type(headed.fetch("home", 0, 1), RecordIterator[tuple[int, ValueTimestampHeaders[int]]])
+    headed.put("home", 1, 0, 1_000, record.headers)
+    headed.put("home", "1", 0, 1_000, record.headers)  # error
+    headed.put("home", 1, 0, 1_000, {"trace": b"x"})  # error
+    headed.put_many({("home", 0): 1}, [1_000], [record.headers])
+    headed.put_many({("home", 0): 1}, [1_000], record.headers)  # error
+    count = headed.update("home", 1_000, lambda number: (number or 0) + 1, headers=record.headers)
+    assert_type(count, int | None)
+    visits = context.store(HEADED_VISITS)
+    assert_type(visits.get_many([Windowed("ann", 0, 10)]), list[ValueTimestampHeaders[int] | None])
+    visits.put(Windowed("ann", 0, 10), 1, 1_000, record.headers)
+    visits.put(Windowed("ann", 0, 10), 1, 1_000, (("trace", "x"),))  # error
+    merged = visits.merge("ann", 1_000, 10, lambda numbers: sum(numbers) + 1, headers=record.headers)
+    assert_type(merged, tuple[Windowed[str], int] | None)
+    assert_type(task.store(HEADED), WindowView[str, ValueTimestampHeaders[int]])
+    assert_type(task.store(HEADED_VISITS), SessionView[str, ValueTimestampHeaders[int]])
 
 
 def sessions(context: TaskContext) -> None:
@@ -181,6 +208,7 @@ def sessions(context: TaskContext) -> None:
     timed = context.store(TIMED_VISITS)
     assert_type(timed.fetch_session("ann", 0, 10), ValueAndTimestamp[int] | None)
     timed.put(Windowed("ann", 0, 10), 1, 1_000)
+    timed.put(Windowed("ann", 0, 10), 1, 1_000, (("trace", b"x"),))  # error
     assert_type(visits.merge("ann", 1_000, 10, lambda numbers: sum(numbers) + 1), tuple[Windowed[str], int] | None)
     assert_type(timed.merge("ann", 1_000, 10, lambda numbers: sum(numbers) + 1), tuple[Windowed[str], int] | None)
     visits.merge("ann", 1_000, 10, lambda numbers: numbers)  # error
@@ -192,6 +220,10 @@ def on_expiry(key: str, value: ValueAndTimestamp[int], context: TaskContext) -> 
 
 def on_close(window: Windowed[str], value: int, context: TaskContext) -> None:
     """Report a window or a session that closes."""
+
+
+def on_closed_with_headers(window: Windowed[str], value: ValueTimestampHeaders[int], context: TaskContext) -> None:
+    """Report a window or a session that closes, with headers."""
 
 
 def reports() -> None:
@@ -206,6 +238,10 @@ def reports() -> None:
     Session(key=STR, value=STR, retention_ms=1, gap_ms=1, on_close=on_close)  # error
     Session(key=STR, value=INT64, retention_ms=1, gap_ms=1, timestamped=True, on_close=on_close)  # error
     Session(key=STR, value=INT64, retention_ms=1, gap_ms=1, on_close=on_expiry)  # error
+    Window(key=STR, value=INT64, size_ms=1, retention_ms=1, headers=True, on_close=on_close)  # error
+    Window(key=STR, value=INT64, size_ms=1, retention_ms=1, headers=True, on_close=on_closed_with_headers)
+    Session(key=STR, value=INT64, retention_ms=1, gap_ms=1, headers=True, on_close=on_closed_with_headers)
+    Session(key=STR, value=INT64, retention_ms=1, gap_ms=1, headers=True, on_close=on_expiry)  # error
 
 
 def views(task: StreamTask, global_stores: GlobalStores, context: TaskContext) -> None:

@@ -60,6 +60,7 @@ PRINTED: Mapping[str, list[str | None]] = {
         "{'be': 2, 'do': 1, 'not': 1, 'or': 1, 'to': 3}\n",
         "1\n{0: 3, 60000: 1} 0\n(Windowed(key='ann', start_ms=1000, end_ms=9000), 3)\n",
         "a-1 500 1000 ()\na-2 700 2000 (('trace', b'4bf9'), ('origin', None))\n",
+        "0 3 1000 (('trace', b'4bf9'),)\n60000 1 61000 (('trace', b'77aa'),)\n",
         "True True\nFalse\nNone 5.0\n4.5 10 20\n5.0 20 30\n",
         "{'home': 5, 'shop': 1} 9000 4\n",
     ],

@@ -1,8 +1,8 @@
 """The values and the marks of a window or session store.
 
-A value is stored plain, or after its timestamp. The marks are the stream time, the first segment that is not dropped,
-and old segments. They are read at each use and not cached: so they are correct after a rollback, a restore and an
-opening, and at each isolation level of a view.
+A value is stored plain, or after its timestamp, or with headers (``stores.records.headers``). The marks are the stream
+time, the first segment that is not dropped, and old segments. They are read at each use and not cached: so they are
+correct after a rollback, a restore and an opening, and at each isolation level of a view.
 
 Over a store without marks they are pairs in its data, after all segments.
 """
@@ -14,13 +14,23 @@ from copy import copy
 from functools import lru_cache
 from typing import Any, Final, Protocol, Self, cast, overload
 
+from stores.contract.arguments import Headers
 from stores.contract.reading import Answer, of_one_moment
 from stores.errors import damaged
 from stores.interface import KeyValueIterator, KeyValueStore, KeyValueView, Position, TopicPartition
 from stores.records.codec import Codec
+from stores.records.headers import stored_time_ms, value_and_headers, with_headers
 from stores.records.record_kind import RECORDS
-from stores.records.segments import packed, unpacked
-from stores.records.values import SURROGATE_MS, TIME, TIME_BYTES, RecordStaging, ValueAndTimestamp
+from stores.records.segments import SEGMENT_BYTES, packed, unpacked
+from stores.records.values import (
+    SURROGATE_MS,
+    TIME,
+    TIME_BYTES,
+    RecordStaging,
+    ValueAndTimestamp,
+    ValueTimestampHeaders,
+    with_time_and_headers,
+)
 
 DROPPED: Final = "dropped"
 """The first segment that was not dropped. There is no record before it."""
@@ -81,19 +91,28 @@ def runs_without(runs: Runs, first: int) -> Runs:
     return tuple((max(low, first), high) for low, high in runs if high >= first)
 
 
+def is_old(key: bytes, mark: bytes | None) -> bool:
+    """Return True if ``key``, with its segment, lies in one of the old segments of their mark."""
+    segment = unpacked(key[:SEGMENT_BYTES])
+    return any(first <= segment <= last for first, last in runs_of(mark))
+
+
 class SegmentValues:
     """An encoder and decoder of the values of one store. The store's marks name its old segments.
 
-    A value is the caller's, or a ``ValueAndTimestamp`` of it if the store is ``timestamped``.
+    A value is the caller's, or a ``ValueAndTimestamp`` of it if the store is ``timestamped``, which one with
+    ``headers`` is: it has a ``ValueTimestampHeaders``.
     """
 
     def __init__(
-        self, codec: Codec[Any, Any], marks: SegmentMarks, *, timestamped: bool, takes_timestamps: bool
+        self, codec: Codec[Any, Any], marks: SegmentMarks, *, timestamped: bool, takes_timestamps: bool, headers: bool
     ) -> None:
         self._codec, self._marks = codec, marks
-        self._timestamped = timestamped
-        self.takes_timestamps = timestamped and takes_timestamps
+        self._timestamped, self._headers = timestamped, headers
+        self._takes_timestamps = timestamped and takes_timestamps
         """True if new segments keep times."""
+        self.are_plain = not (self._takes_timestamps or headers)
+        """True if each value is stored and logged as the serde has written it."""
         self._old: Runs | None = None
         """The fixed old segments; None to read the marks at each call."""
 
@@ -102,15 +121,21 @@ class SegmentValues:
 
         Call it before a lookup or a scan whose records are decoded later.
         """
-        if not self.takes_timestamps:
+        if not self._takes_timestamps:
             return self
         fixed = copy(self)
         fixed._old = runs_of(self._marks.mark(OLD_SEGMENTS))
         return fixed
 
-    def kept(self, data: bytes, timestamp_ms: int, segment: int) -> bytes:
+    def kept(self, data: bytes, timestamp_ms: int, segment: int, headers: Headers = ()) -> bytes:
         """Return the stored form of ``data``, a serialized value, in the segment."""
-        return _pack(timestamp_ms) + data if self._has_timestamps(segment) else data
+        if not self._has_timestamps(segment):
+            return data
+        return with_headers(data, timestamp_ms, headers) if self._headers else _pack(timestamp_ms) + data
+
+    def logged(self, data: bytes, timestamp_ms: int, headers: Headers) -> bytes:
+        """Return ``StagedWrite.log_value`` for ``data``, a serialized value: see ``RecordKind.log_parts``."""
+        return with_headers(data, timestamp_ms, headers) if self._headers else data
 
     def decoder(self, segment: int) -> Callable[[bytes], Any] | None:
         """Return the function that decodes stored values of ``segment``; None if they are the caller's bytes.
@@ -122,7 +147,9 @@ class SegmentValues:
         if not self._timestamped:
             return None if codec.serialize_value is None else deserialize
         if not self._has_timestamps(segment):
-            return lambda kept: ValueAndTimestamp(deserialize(kept), SURROGATE_MS)
+            return lambda kept: self._untimed(deserialize(kept))
+        if self._headers:
+            return lambda kept: with_time_and_headers(kept, deserialize)
         if codec.serialize_value is None:
             return lambda kept: ValueAndTimestamp(kept[TIME_BYTES:], _unpack_from(kept)[0])
         return lambda kept: ValueAndTimestamp(deserialize(kept[TIME_BYTES:]), _unpack_from(kept)[0])
@@ -133,13 +160,24 @@ class SegmentValues:
         if not self._timestamped:
             return decode_value(key, kept)
         if not self._has_timestamps(segment):
-            return ValueAndTimestamp(decode_value(key, kept), SURROGATE_MS)
+            return self._untimed(decode_value(key, kept))
+        if self._headers:
+            try:
+                data, headers = value_and_headers(kept)
+            except ValueError as error:
+                raise self._codec.mismatch(key, "value", "of headers") from error
+            return ValueTimestampHeaders(decode_value(key, data), stored_time_ms(kept), headers)
         if len(kept) < TIME_BYTES:
             raise self._codec.mismatch(key, "value", "of timestamps")
         return ValueAndTimestamp(decode_value(key, kept[TIME_BYTES:]), _unpack_from(kept)[0])
 
+    def _untimed(self, value: Any) -> Any:
+        if self._headers:
+            return ValueTimestampHeaders(value, SURROGATE_MS, ())
+        return ValueAndTimestamp(value, SURROGATE_MS)
+
     def _has_timestamps(self, segment: int) -> bool:
-        if not self.takes_timestamps:
+        if not self._takes_timestamps:
             return False
         old = runs_of(self._marks.mark(OLD_SEGMENTS)) if self._old is None else self._old
         return not any(first <= segment <= last for first, last in old)

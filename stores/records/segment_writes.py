@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import NamedTuple
 
+from stores.contract.arguments import Headers
 from stores.records.closing import Closing
 from stores.records.expiry import STREAM_TIME, stream_time_ms, stream_time_of
 from stores.records.segment_values import (
@@ -34,7 +35,7 @@ little longer, and expired records do not pile up."""
 
 
 class SegmentRecord(NamedTuple):
-    """A record to write: its key in the changelog and its time, its value and that one's timestamp.
+    """A record to write: its key in the changelog and its time, its value and that one's timestamp and headers.
 
     Without a value it is deleted; without a timestamp it has that of the current record. The number of a duplicate, at
     the end of its key, is replaced.
@@ -44,6 +45,7 @@ class SegmentRecord(NamedTuple):
     time_ms: int
     data: bytes | None
     timestamp_ms: int | None = None
+    headers: Headers = ()
 
 
 class LateRecords(Undoable):
@@ -104,11 +106,13 @@ class SegmentWrites:
         self.late = LateRecords(staging)
         """The records that were older than the retention when they were put."""
 
-    def put(self, logged: bytes, time_ms: int, data: bytes | None, timestamp_ms: int | None) -> None:
+    def put(
+        self, logged: bytes, time_ms: int, data: bytes | None, timestamp_ms: int | None, headers: Headers = ()
+    ) -> None:
         """Stage ``data`` under the key ``logged``, None to delete it. One that is too old is dropped and counted."""
         stream_time, closing = self._present_stream_time(), self._closing
         if closing is not None or time_ms > stream_time or self._keys.sequenced:
-            self.put_all([SegmentRecord(logged, time_ms, data, timestamp_ms)])
+            self.put_all([SegmentRecord(logged, time_ms, data, timestamp_ms, headers)])
             return
         if time_ms <= stream_time - self._retention_ms:
             self.late.add(time_ms, stream_time, self._retention_ms)
@@ -116,11 +120,13 @@ class SegmentWrites:
         segment = time_ms // self._segment_ms
         if segment != self._segment:
             self._segment, self._prefix = segment, packed(segment)
-        staging, value = self._staging, data
-        if data is not None and self._values.takes_timestamps:
-            value = self._values.kept(data, staging.timestamp_ms if timestamp_ms is None else timestamp_ms, segment)
+        staging, value, log_value = self._staging, data, data
+        if data is not None and not self._values.are_plain:
+            at = staging.timestamp_ms if timestamp_ms is None else timestamp_ms
+            value = self._values.kept(data, at, segment, headers)
+            log_value = self._values.logged(data, at, headers)
         try:
-            staging.put(self._prefix + logged, value, logged, data, timestamp_ms)
+            staging.put(self._prefix + logged, value, logged, log_value, timestamp_ms)
         except BaseException as error:
             self._check_length(len(logged), error)
             raise
@@ -138,7 +144,7 @@ class SegmentWrites:
         late: list[tuple[int, int, int]] = []
         entries: dict[bytes, bool] = {}
         count = 0
-        for log_key, time_ms, data, timestamp_ms in records:
+        for log_key, time_ms, data, timestamp_ms, headers in records:
             if sequenced and data is None:
                 continue
             kept_ms = self._late_by(time_ms, highest, is_removal=data is None)
@@ -147,10 +153,11 @@ class SegmentWrites:
                 continue
             logged = log_key[:-TIME_BYTES] + packed(first_number + count) if sequenced else log_key
             count += 1
-            segment, value = time_ms // self._segment_ms, data
-            if data is not None:
-                value = values.kept(data, record_ms if timestamp_ms is None else timestamp_ms, segment)
-            writes.append(StagedWrite(packed(segment) + logged, value, logged, data, timestamp_ms))
+            segment, value, log_value = time_ms // self._segment_ms, data, data
+            if data is not None and not values.are_plain:
+                at = record_ms if timestamp_ms is None else timestamp_ms
+                value, log_value = values.kept(data, at, segment, headers), values.logged(data, at, headers)
+            writes.append(StagedWrite(packed(segment) + logged, value, logged, log_value, timestamp_ms))
             if closing is not None:
                 writes += closing.writes(logged, time_ms, entries, is_removal=data is None)
             highest = max(highest, time_ms)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar, overload
 
 from stores.contract.arguments import (
     TIME_BOUND_MS,
+    Headers,
     as_pairs,
     check_function,
     check_keys,
@@ -26,6 +27,7 @@ from stores.interface import KeyValueStore, KeyValueView
 from stores.records.closing import CLOSED, Closing, ClosingIndex, make_or_remove_index
 from stores.records.codec import Codec
 from stores.records.expiry import STREAM_TIME, stream_time_ms
+from stores.records.headers import headers_to_store, value_and_headers
 from stores.records.record_kind import (
     REBUILDING,
     Description,
@@ -56,7 +58,13 @@ from stores.records.segment_values import (
 from stores.records.segment_writes import SegmentRecord, SegmentWrites
 from stores.records.segments import SEGMENT_BYTES, RecordRetention, SegmentKeys, default_segment_ms, escaped, packed
 from stores.records.serdes import Serde, check_serde
-from stores.records.values import RecordStaging, ValueAndTimestamp, Windowed, check_span_ms
+from stores.records.values import (
+    RecordStaging,
+    ValueAndTimestamp,
+    ValueTimestampHeaders,
+    Windowed,
+    check_span_ms,
+)
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -64,8 +72,10 @@ W = TypeVar("W")
 X = TypeVar("X")
 _CLOSES: Final = "closes"
 """The property of a store with an index of its open windows."""
-_FREE: Final = dict.fromkeys(("retention_ms", "size_ms", "segment_ms", "timestamped", _CLOSES))
-"""The properties that may differ from those of an existing store. A store without timestamps may get them."""
+_HEADERS: Final = "headers"
+"""The property of a store with headers."""
+_FREE: Final = dict.fromkeys(("retention_ms", "size_ms", "segment_ms", "timestamped", _CLOSES, _HEADERS))
+"""The properties that may differ from those of an existing store. It may get timestamps, and headers."""
 
 
 class SegmentedKind(RecordKind):
@@ -76,6 +86,7 @@ class SegmentedKind(RecordKind):
     retention_ms: int
     segment_ms: int | None
     timestamped: bool
+    headers: bool
     grace_ms: int | None
     on_close: Callable[[Windowed[Any], Any, Any], None] | None
     number_marks: ClassVar[Sequence[str]] = (STREAM_TIME, DROPPED, SEQUENCE, CLOSED)
@@ -89,6 +100,15 @@ class SegmentedKind(RecordKind):
     @abstractmethod
     def open_ms(self) -> int:
         """The distance of a record's time to the stream time at which it closes, with ``on_close``."""
+
+    @property
+    def keeps_times(self) -> bool:
+        """True if each value has a time, as one with headers has."""
+        return self.timestamped or self.headers
+
+    @property
+    def log_parts(self) -> Callable[[bytes], tuple[bytes, Headers]] | None:
+        return value_and_headers if self.headers else None
 
     @property
     def needs_task(self) -> bool:
@@ -122,7 +142,11 @@ class SegmentedKind(RecordKind):
     def values(self, codec: Codec[Any, Any], store: KeyValueStore | KeyValueView) -> SegmentValues:
         """Return the codec of the store's values."""
         return SegmentValues(
-            codec, marks_of(store), timestamped=self.timestamped, takes_timestamps=store.timestamps.are_kept
+            codec,
+            marks_of(store),
+            timestamped=self.keeps_times,
+            takes_timestamps=store.timestamps.are_kept,
+            headers=self.headers,
         )
 
     def converter(self, store: KeyValueStore) -> RecordConverter:
@@ -143,8 +167,9 @@ class SegmentedKind(RecordKind):
             "value": self.value.name,
             "retention_ms": self.retention_ms,
             "segment_ms": self.retention.segment_ms,
-            "timestamped": self.timestamped,
+            "timestamped": self.keeps_times,
             **({} if self.on_close is None else {_CLOSES: True}),
+            **({_HEADERS: True} if self.headers else {}),
         }
 
     def prepare(self, store: KeyValueStore) -> None:
@@ -155,9 +180,14 @@ class SegmentedKind(RecordKind):
         own = self._whole_description()
         if {**kept, **_FREE} != {**own, **_FREE}:
             super()._prepare_other(store, kept)
-        if not all(type(kept.get(name)) is type(own[name]) for name in own if name != _CLOSES):
+        if not all(type(kept.get(name)) is type(own[name]) for name in own if name not in (_CLOSES, _HEADERS)):
             raise unreadable(store.name)
-        if kept["timestamped"] and not self.timestamped:
+        if kept.get(_HEADERS) and not self.headers:
+            raise StoreIncompatibleError(
+                f"store {store.name!r} keeps headers with its values: open it with headers=True. Or wipe it, open it "
+                "with headers=False and restore it from its changelog, without the headers"
+            )
+        if kept["timestamped"] and not self.keeps_times:
             raise StoreIncompatibleError(
                 f"store {store.name!r} has timestamps, which a {self.kind} store with timestamped=False can't read: "
                 f"open it with timestamped=True. {REBUILDING}"
@@ -166,7 +196,7 @@ class SegmentedKind(RecordKind):
         marks: dict[str, bytes | None] = {DROPPED: None}
         if kept["segment_ms"] != own["segment_ms"]:
             self._move_to_segments(store, kept)
-        if kept["timestamped"] != self.timestamped:
+        if kept["timestamped"] != self.keeps_times:
             # Existing segments do not change; new segments have timestamps. Source: KIP-258, "Upgrading window and
             # session stores".
             marks[OLD_SEGMENTS] = mark_of(runs_from(existing_segments(store, 0, TIME_BOUND_MS)))
@@ -209,6 +239,7 @@ def check_segmented(kind: SegmentedKind) -> None:
     if kind.segment_ms is not None:
         check_span_ms("segment_ms", kind.segment_ms)
     check_type(kind.timestamped, bool, "timestamped is a bool")
+    check_type(kind.headers, bool, "headers is a bool")
     if kind.grace_ms is not None:
         check_time_ms("grace_ms", kind.grace_ms)
     if kind.on_close is None:
@@ -260,7 +291,7 @@ class SegmentConverter(RecordConverter):
         self._stream_time = max(self._stream_time, time_ms)
         self._next = max(self._next, keys.sequence(key) + 1)
         segment = self._retention.segment(time_ms)
-        value = None if data is None else self._values.kept(data, record.timestamp_ms, segment)
+        value = None if data is None else self._values.kept(data, record.timestamp_ms, segment, record.headers)
         pairs = [(packed(segment) + key, value)]
         if self._index is not None:
             is_open = value is not None and time_ms >= self._first_open_ms()
@@ -355,6 +386,14 @@ class SegmentedStore(SegmentReads[K, V, W], TypedStore):
 
     @overload
     def put_many(
+        self: SegmentedStore[K, ValueTimestampHeaders[X], W],
+        pairs: Mapping[W, X | None] | Iterable[tuple[W, X | None]],
+        timestamps_ms: Sequence[int] | None = None,
+        headers: Sequence[Headers] | None = None,
+    ) -> None: ...
+
+    @overload
+    def put_many(
         self: SegmentedStore[K, ValueAndTimestamp[X], W],
         pairs: Mapping[W, X | None] | Iterable[tuple[W, X | None]],
         timestamps_ms: Sequence[int] | None = None,
@@ -368,12 +407,16 @@ class SegmentedStore(SegmentReads[K, V, W], TypedStore):
     ) -> None: ...
 
     def put_many(
-        self, pairs: Mapping[W, Any] | Iterable[tuple[W, Any]], timestamps_ms: Sequence[int] | None = None
+        self,
+        pairs: Mapping[W, Any] | Iterable[tuple[W, Any]],
+        timestamps_ms: Sequence[int] | None = None,
+        headers: Sequence[Headers] | None = None,
     ) -> None:
         """Stage all pairs of a window or session and its value, or none if one of them is refused.
 
         It has the effect of a ``put`` of each, in their order, and readers of staged data see it in one step. The times
-        of the values are in the order of ``pairs``; by default all have that of the current record.
+        of the values are in the order of ``pairs``; by default all have that of the current record. So are their
+        headers, for a store with headers; by default none has any.
         """
         pairs = as_pairs(pairs)
         check_pairs(pairs)
@@ -386,6 +429,10 @@ class SegmentedStore(SegmentReads[K, V, W], TypedStore):
             for each in timestamps_ms:
                 check_time_ms("a timestamp", each)
             records = [record._replace(timestamp_ms=at) for record, at in zip(records, timestamps_ms, strict=True)]
+        if headers is not None:
+            check_lengths(records, headers=headers)
+            checked = [self._checked_headers(each) for each in headers]
+            records = [record._replace(headers=each) for record, each in zip(records, checked, strict=True)]
         self._writes.put_all(records)
 
     def delete_many(self, windows: Iterable[W]) -> None:
@@ -394,8 +441,15 @@ class SegmentedStore(SegmentReads[K, V, W], TypedStore):
         self._writes.put_all([self._record(window, None) for window in windows])
 
     @abstractmethod
-    def _record(self, window: W, value: Any, timestamp_ms: int | None = None) -> SegmentRecord:
+    def _record(self, window: W, value: Any, timestamp_ms: int | None = None, headers: Headers = ()) -> SegmentRecord:
         """Return the record to write for a window or session; None deletes. Raises: TypeError, ValueError."""
+
+    def _checked_headers(self, headers: Headers) -> Headers:
+        """Return the headers of a write. Raises: TypeError, also for a store without headers; ValueError."""
+        headers = headers_to_store(headers)
+        if headers and not self._description.headers:
+            raise TypeError(f"store {self.name!r} keeps no headers: describe it with headers=True, or leave them out")
+        return headers
 
     @property
     def late_total(self) -> int:

@@ -133,6 +133,11 @@ def has_timestamps(description: Mapping[str, Any]) -> bool:
     return str(description.get("kind", "")).startswith("timestamped") or bool(description.get("timestamped"))
 
 
+def has_headers(description: Mapping[str, Any]) -> bool:
+    """Return True if the values of a store with that description may have headers: see ``stores.records.headers``."""
+    return str(description.get("kind", "")).endswith("with-headers") or bool(description.get("headers"))
+
+
 def keys_described(description: Mapping[str, Any]) -> SegmentKeys | None:
     """Return the codec of the keys of a window or session store by its description; None for another kind's."""
     if description.get("kind") == "session":

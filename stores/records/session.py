@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, TypeVar, cast, overload
 
-from stores.contract.arguments import TIME_BOUND_MS, check_keys, check_parts, check_time_ms
+from stores.contract.arguments import TIME_BOUND_MS, Headers, check_keys, check_parts, check_time_ms
 from stores.contract.reading import close_answer
 from stores.interface import IsolationLevel, KeyValueStore, KeyValueView, PositionBound
 from stores.records.record_kind import RecordIterator
@@ -17,7 +17,7 @@ from stores.records.segment_writes import SegmentRecord
 from stores.records.segmented import SegmentedKind, SegmentedStore, SegmentedView, SegmentReads, check_segmented
 from stores.records.segments import SessionKeys, check_interval, check_span, escaped, packed
 from stores.records.serdes import Serde
-from stores.records.values import RecordStaging, ValueAndTimestamp, Windowed, check_bound_ms
+from stores.records.values import RecordStaging, ValueAndTimestamp, ValueTimestampHeaders, Windowed, check_bound_ms
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -32,7 +32,8 @@ class Session(SegmentedKind, Generic[K, V]):
 
     A session lives while its end is above the stream time, which is the highest end ever put, less ``retention_ms``.
     Sessions lie in segments of ``segment_ms`` by their end, and are dropped by segments; by default it is half the
-    retention, and a minute at least. With ``timestamped`` each value has a timestamp.
+    retention, and a minute at least. With ``timestamped`` each value has a timestamp, and with ``headers`` also the
+    headers of a record.
 
     ``retention_ms``, ``segment_ms``, ``gap_ms`` and ``grace_ms`` may differ each time the store is opened. Sessions
     that were dropped do not come back. With another ``segment_ms``, its default included, opening moves all sessions
@@ -41,10 +42,13 @@ class Session(SegmentedKind, Generic[K, V]):
     With ``on_close`` a session closes once the stream time is more than ``gap_ms`` and ``grace_ms`` (0 by default)
     after its end. Then it is reported as a window is: see ``Window``. ``merge`` refuses another ``gap_ms``.
 
-    For checkers of types, ``V`` is the type of the values that are read: ``ValueAndTimestamp`` of the serde's type with
-    ``timestamped``.
+    A store without timestamps or without headers can be opened with them, as a ``Window`` can.
 
-    Raises: TypeError, ValueError for an invalid argument.
+    For checkers of types, ``V`` is the type of the values that are read: of the serde's type a ``ValueAndTimestamp``
+    with ``timestamped``, and a ``ValueTimestampHeaders`` with ``headers``.
+
+    Raises: TypeError, ValueError for an invalid argument. Source: KIP-1271, ``SessionStoreWithHeaders``, whose values
+    have headers and no timestamp.
     """
 
     kind: ClassVar[str] = "session"
@@ -55,6 +59,7 @@ class Session(SegmentedKind, Generic[K, V]):
     retention_ms: int
     segment_ms: int | None = None
     timestamped: bool = False
+    headers: bool = field(default=False, kw_only=True)
     gap_ms: int | None = field(default=None, kw_only=True)
     grace_ms: int | None = field(default=None, kw_only=True)
     on_close: Callable[[Windowed[Any], Any, Any], None] | None = field(default=None, kw_only=True, repr=False)
@@ -70,6 +75,7 @@ class Session(SegmentedKind, Generic[K, V]):
             segment_ms: int | None = None,
             timestamped: Literal[False] = False,
             *,
+            headers: Literal[False] = False,
             name: str | None = None,
             gap_ms: int | None = None,
             grace_ms: int | None = None,
@@ -85,10 +91,27 @@ class Session(SegmentedKind, Generic[K, V]):
             segment_ms: int | None = None,
             *,
             timestamped: Literal[True],
+            headers: Literal[False] = False,
             name: str | None = None,
             gap_ms: int | None = None,
             grace_ms: int | None = None,
             on_close: Callable[[Windowed[K], ValueAndTimestamp[X], Any], None] | None = None,
+        ) -> None: ...
+
+        @overload
+        def __init__(
+            self: Session[K, ValueTimestampHeaders[X]],
+            key: Serde[K],
+            value: Serde[X],
+            retention_ms: int,
+            segment_ms: int | None = None,
+            timestamped: bool = False,
+            *,
+            headers: Literal[True],
+            name: str | None = None,
+            gap_ms: int | None = None,
+            grace_ms: int | None = None,
+            on_close: Callable[[Windowed[K], ValueTimestampHeaders[X], Any], None] | None = None,
         ) -> None: ...
 
         @overload
@@ -100,10 +123,12 @@ class Session(SegmentedKind, Generic[K, V]):
             segment_ms: int | None = None,
             timestamped: bool = False,
             *,
+            headers: bool = False,
             name: str | None = None,
             gap_ms: int | None = None,
             grace_ms: int | None = None,
-            on_close: Callable[[Windowed[K], X | ValueAndTimestamp[X], Any], None] | None = None,
+            on_close: Callable[[Windowed[K], X | ValueAndTimestamp[X] | ValueTimestampHeaders[X], Any], None]
+            | None = None,
         ) -> None: ...
 
         def __init__(self, *_: Any, **__: Any) -> None: ...
@@ -139,7 +164,8 @@ class SessionReads(SegmentReads[K, V, Windowed[K]]):
     """Lookups and scans of the visible sessions, whose end is above the stream time minus the retention.
 
     Times are in milliseconds, from 0; bounds are included, and may be below 0. Scans return
-    ``(Windowed(key, start_ms, end_ms), value)``; values are ``ValueAndTimestamp`` in a timestamped store.
+    ``(Windowed(key, start_ms, end_ms), value)``; values are ``ValueAndTimestamp`` in a timestamped store, and
+    ``ValueTimestampHeaders`` in one with headers.
     They run by key, then by the session's end, then by its start; backward forms from the end. Keys are in the order of
     their serialized bytes, which is that of the keys if their serde keeps order. Each scan is a snapshot.
 
@@ -299,6 +325,15 @@ class SessionStore(SessionReads[K, V], SegmentedStore[K, V, Windowed[K]]):
 
     @overload
     def put(
+        self: SessionStore[K, ValueTimestampHeaders[X]],
+        session: Windowed[K],
+        aggregate: X | None,
+        timestamp_ms: int | None = None,
+        headers: Headers = (),
+    ) -> None: ...
+
+    @overload
+    def put(
         self: SessionStore[K, ValueAndTimestamp[X]],
         session: Windowed[K],
         aggregate: X | None,
@@ -308,15 +343,18 @@ class SessionStore(SessionReads[K, V], SegmentedStore[K, V, Windowed[K]]):
     @overload
     def put(self, session: Windowed[K], aggregate: V | None, timestamp_ms: int | None = None) -> None: ...
 
-    def put(self, session: Windowed[K], aggregate: Any, timestamp_ms: int | None = None) -> None:
+    def put(self, session: Windowed[K], aggregate: Any, timestamp_ms: int | None = None, headers: Headers = ()) -> None:
         """Stage ``aggregate`` for ``session``, whose end may be its start; None deletes.
 
         The default time is that of the current record, or -1 outside of a task. A session older than the retention is
-        dropped and counted (``late_total``); some of them are logged as warnings.
+        dropped and counted (``late_total``); some of them are logged as warnings. A store with headers also keeps
+        ``headers``, which are those of ``TimestampedKeyValueStoreWithHeaders``.
         """
-        self._writes.put(*self._record(session, aggregate, timestamp_ms))
+        self._writes.put(*self._record(session, aggregate, timestamp_ms, headers))
 
-    def _record(self, window: Windowed[K], value: Any, timestamp_ms: int | None = None) -> SegmentRecord:
+    def _record(
+        self, window: Windowed[K], value: Any, timestamp_ms: int | None = None, headers: Headers = ()
+    ) -> SegmentRecord:
         _check_session(window)
         key, start_ms, end_ms = window
         check_span("a session", start_ms, end_ms)
@@ -324,11 +362,25 @@ class SessionStore(SessionReads[K, V], SegmentedStore[K, V, Windowed[K]]):
             check_time_ms("a timestamp", timestamp_ms)
         encoded = self._codec.encode_key(key)
         data = None if value is None else self._codec.encode_value(key, value)
-        return SegmentRecord(self._keys.logged(encoded, start_ms, end_ms), end_ms, data, timestamp_ms)
+        if headers != ():
+            headers = self._checked_headers(headers)
+        return SegmentRecord(self._keys.logged(encoded, start_ms, end_ms), end_ms, data, timestamp_ms, headers)
 
     def remove(self, session: Windowed[K]) -> None:
         """Stage the removal of ``session``."""
         self.put(session, None)
+
+    @overload
+    def merge(
+        self: SessionStore[K, ValueTimestampHeaders[X]],
+        key: K,
+        timestamp_ms: int,
+        gap_ms: int,
+        fn: Callable[[list[X]], X],
+        *,
+        grace_ms: int | None = None,
+        headers: Headers = (),
+    ) -> tuple[Windowed[K], X] | None: ...
 
     @overload
     def merge(
@@ -347,13 +399,21 @@ class SessionStore(SessionReads[K, V], SegmentedStore[K, V, Windowed[K]]):
     ) -> tuple[Windowed[K], V] | None: ...
 
     def merge(
-        self, key: K, timestamp_ms: int, gap_ms: int, fn: Callable[[list[Any]], Any], *, grace_ms: int | None = None
+        self,
+        key: K,
+        timestamp_ms: int,
+        gap_ms: int,
+        fn: Callable[[list[Any]], Any],
+        *,
+        grace_ms: int | None = None,
+        headers: Headers = (),
     ) -> tuple[Windowed[K], Any] | None:
         """Merge a record of ``timestamp_ms`` with the sessions of ``key`` within ``gap_ms``; return the merged session.
 
         The session lasts from the first to the last time of its records. ``fn`` is called with the values of the
         sessions that are merged, in the order of their ends, and returns that of the merged one. The list is empty for
-        a new session. In a timestamped store the value's time is the latest one, and ``fn`` gets the values alone.
+        a new session. In a timestamped store the value's time is the latest one, and ``fn`` gets the values alone. In
+        a store with headers the merged value has ``headers``, and none of those before.
 
         A store with ``on_close`` has a gap of its own, and takes no other one. A session that it has reported stays as
         it is. With ``grace_ms`` a session is closed once its end is more than ``gap_ms + grace_ms`` behind the stream
@@ -383,12 +443,12 @@ class SessionStore(SessionReads[K, V], SegmentedStore[K, V, Windowed[K]]):
         if self._is_closed(merged.end_ms, gap_ms + 1, grace_ms):
             return None
         values = [value for _, value in parts]
-        if self._description.timestamped:
+        if self._description.keeps_times:
             timestamp_ms = max([timestamp_ms, *(value.timestamp_ms for value in values)])
             values = [value.value for value in values]
         aggregate = fn(values)
         # The merged one first: if it is refused, nothing has been staged.
-        self.put(merged, aggregate, timestamp_ms)
+        self._writes.put(*self._record(merged, aggregate, timestamp_ms, headers))
         for part, _ in parts:
             # One that the merged session has made too old is dropped with its segment.
             if part != merged and self._scans.lives(part.end_ms):

@@ -178,8 +178,13 @@ class HeadersSerde(Generic[V]):
         return with_headers(self._inner.serialize(value.value), value.timestamp_ms, value.headers)
 
     def deserialize(self, data: bytes, /) -> ValueTimestampHeaders[V]:
-        value, headers = value_and_headers(data)
-        return ValueTimestampHeaders(self._inner.deserialize(value), stored_time_ms(data), headers)
+        return with_time_and_headers(data, self._inner.deserialize)
+
+
+def with_time_and_headers(data: bytes, deserialize: Callable[[bytes], V]) -> ValueTimestampHeaders[V]:
+    """Return the value, the time and the headers in ``data``. Raises: ValueError; the errors of ``deserialize``."""
+    value, headers = value_and_headers(data)
+    return ValueTimestampHeaders(deserialize(value), stored_time_ms(data), headers)
 
 
 def _reader_of(inner: Serde[V]) -> Callable[[bytes], Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, TypeVar, cast, overload
 
-from stores.contract.arguments import TIME_BOUND_MS, check_keys, check_parts, check_time_ms, check_type
+from stores.contract.arguments import TIME_BOUND_MS, Headers, check_keys, check_parts, check_time_ms, check_type
 from stores.contract.reading import close_answer
 from stores.errors import ConfigError
 from stores.interface import IsolationLevel, KeyValueStore, KeyValueView, PositionBound
@@ -24,7 +24,15 @@ from stores.records.segmented import (
 )
 from stores.records.segments import SEGMENT_BYTES, WindowKeys, check_interval, escaped, packed
 from stores.records.serdes import Serde
-from stores.records.values import TIME_BYTES, RecordStaging, ValueAndTimestamp, Windowed, check_bound_ms, check_span_ms
+from stores.records.values import (
+    TIME_BYTES,
+    RecordStaging,
+    ValueAndTimestamp,
+    ValueTimestampHeaders,
+    Windowed,
+    check_bound_ms,
+    check_span_ms,
+)
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -41,7 +49,8 @@ class Window(SegmentedKind, Generic[K, V]):
     The stream time is the highest window start ever put. A record is visible while its window start is above the stream
     time minus ``retention_ms``, which is at least the size. Records are dropped by segments of ``segment_ms``, by their
     window starts; the default is half of the retention, and at least a minute. With ``timestamped`` each value has a
-    timestamp. With ``retain_duplicates`` a key and start can have several values.
+    timestamp, and with ``headers`` also the headers of a record. With ``retain_duplicates`` a key and start can have
+    several values.
 
     ``size_ms``, ``retention_ms``, ``segment_ms`` and ``grace_ms`` may differ each time the store is opened. Records
     that were dropped do not come back. With another ``segment_ms``, its default included, opening moves all records
@@ -53,11 +62,14 @@ class Window(SegmentedKind, Generic[K, V]):
     record that closed the window, and an exception in it rolls back that transaction. It needs a task under exactly
     once. A window that was closed when a store got its ``on_close`` is not reported.
 
-    For checkers of types, ``V`` is the type of the values that are read: ``ValueAndTimestamp`` of the serde's type with
-    ``timestamped``.
+    A store without timestamps can be opened with them, and one without headers with those. Values that were put before
+    have the timestamp -1 and no headers. The way back is a restore from the changelog.
+
+    For checkers of types, ``V`` is the type of the values that are read: of the serde's type a ``ValueAndTimestamp``
+    with ``timestamped``, and a ``ValueTimestampHeaders`` with ``headers``.
 
     Raises: TypeError, ValueError for an invalid argument. Source: Kafka Streams, ``EmitStrategy.onWindowClose``
-    (KIP-825).
+    (KIP-825); ``TimestampedWindowStoreWithHeaders`` (KIP-1271).
     """
 
     kind: ClassVar[str] = "window"
@@ -70,6 +82,7 @@ class Window(SegmentedKind, Generic[K, V]):
     segment_ms: int | None = None
     timestamped: bool = False
     retain_duplicates: bool = False
+    headers: bool = field(default=False, kw_only=True)
     grace_ms: int | None = field(default=None, kw_only=True)
     on_close: Callable[[Windowed[Any], Any, Any], None] | None = field(default=None, kw_only=True, repr=False)
 
@@ -86,6 +99,7 @@ class Window(SegmentedKind, Generic[K, V]):
             timestamped: Literal[False] = False,
             retain_duplicates: bool = False,
             *,
+            headers: Literal[False] = False,
             name: str | None = None,
             grace_ms: int | None = None,
             on_close: Callable[[Windowed[K], X, Any], None] | None = None,
@@ -102,9 +116,27 @@ class Window(SegmentedKind, Generic[K, V]):
             *,
             timestamped: Literal[True],
             retain_duplicates: bool = False,
+            headers: Literal[False] = False,
             name: str | None = None,
             grace_ms: int | None = None,
             on_close: Callable[[Windowed[K], ValueAndTimestamp[X], Any], None] | None = None,
+        ) -> None: ...
+
+        @overload
+        def __init__(
+            self: Window[K, ValueTimestampHeaders[X]],
+            key: Serde[K],
+            value: Serde[X],
+            size_ms: int,
+            retention_ms: int,
+            segment_ms: int | None = None,
+            timestamped: bool = False,
+            retain_duplicates: bool = False,
+            *,
+            headers: Literal[True],
+            name: str | None = None,
+            grace_ms: int | None = None,
+            on_close: Callable[[Windowed[K], ValueTimestampHeaders[X], Any], None] | None = None,
         ) -> None: ...
 
         @overload
@@ -118,9 +150,11 @@ class Window(SegmentedKind, Generic[K, V]):
             timestamped: bool = False,
             retain_duplicates: bool = False,
             *,
+            headers: bool = False,
             name: str | None = None,
             grace_ms: int | None = None,
-            on_close: Callable[[Windowed[K], X | ValueAndTimestamp[X], Any], None] | None = None,
+            on_close: Callable[[Windowed[K], X | ValueAndTimestamp[X] | ValueTimestampHeaders[X], Any], None]
+            | None = None,
         ) -> None: ...
 
         def __init__(self, *_: Any, **__: Any) -> None: ...
@@ -163,7 +197,8 @@ class WindowReads(SegmentReads[K, V, tuple[K, int]]):
     """Lookups and scans of the visible records, whose window start is above the stream time minus the retention.
 
     Times are in milliseconds, from 0; both ends of each range are included. An end below 0 is as far as 0, and a range
-    that ends before it starts has nothing. Values are ``ValueAndTimestamp`` in a timestamped store.
+    that ends before it starts has nothing. Values are ``ValueAndTimestamp`` in a timestamped store, and
+    ``ValueTimestampHeaders`` in one with headers.
     Several values of one key and start come in the order of their writes. Each scan is a snapshot.
 
     Raises: TypeError, ValueError for a key that the serde refuses, and for what is no int below 2**62 as a time;
@@ -325,6 +360,16 @@ class WindowStore(WindowReads[K, V], SegmentedStore[K, V, tuple[K, int]]):
 
     @overload
     def put(
+        self: WindowStore[K, ValueTimestampHeaders[X]],
+        key: K,
+        value: X | None,
+        window_start_ms: int,
+        timestamp_ms: int | None = None,
+        headers: Headers = (),
+    ) -> None: ...
+
+    @overload
+    def put(
         self: WindowStore[K, ValueAndTimestamp[X]],
         key: K,
         value: X | None,
@@ -335,16 +380,21 @@ class WindowStore(WindowReads[K, V], SegmentedStore[K, V, tuple[K, int]]):
     @overload
     def put(self, key: K, value: V | None, window_start_ms: int, timestamp_ms: int | None = None) -> None: ...
 
-    def put(self, key: K, value: Any, window_start_ms: int, timestamp_ms: int | None = None) -> None:
+    def put(
+        self, key: K, value: Any, window_start_ms: int, timestamp_ms: int | None = None, headers: Headers = ()
+    ) -> None:
         """Stage ``value`` for ``key`` in the window that starts at ``window_start_ms``.
 
         None deletes, and has no effect if duplicates are retained. The default time is that of the current record, or
         -1 outside of a task. A record older than the retention is dropped and counted (``late_total``); some of them
-        are logged as warnings.
+        are logged as warnings. A store with headers also keeps ``headers``, which are those of
+        ``TimestampedKeyValueStoreWithHeaders``.
         """
-        self._writes.put(*self._record((key, window_start_ms), value, timestamp_ms))
+        self._writes.put(*self._record((key, window_start_ms), value, timestamp_ms, headers))
 
-    def _record(self, window: tuple[K, int], value: Any, timestamp_ms: int | None = None) -> SegmentRecord:
+    def _record(
+        self, window: tuple[K, int], value: Any, timestamp_ms: int | None = None, headers: Headers = ()
+    ) -> SegmentRecord:
         check_parts(window, "put_many", _FORM)
         key, start_ms = window
         check_time_ms("a window start", start_ms)
@@ -352,7 +402,20 @@ class WindowStore(WindowReads[K, V], SegmentedStore[K, V, tuple[K, int]]):
             check_time_ms("a timestamp", timestamp_ms)
         encoded = self._codec.encode_key(key)
         data = None if value is None else self._codec.encode_value(key, value)
-        return SegmentRecord(self._keys.logged(encoded, start_ms), start_ms, data, timestamp_ms)
+        if headers != ():
+            headers = self._checked_headers(headers)
+        return SegmentRecord(self._keys.logged(encoded, start_ms), start_ms, data, timestamp_ms, headers)
+
+    @overload
+    def update(
+        self: WindowStore[K, ValueTimestampHeaders[X]],
+        key: K,
+        timestamp_ms: int,
+        fn: Callable[[X | None], X],
+        *,
+        grace_ms: int | None = None,
+        headers: Headers = (),
+    ) -> X | None: ...
 
     @overload
     def update(
@@ -369,12 +432,20 @@ class WindowStore(WindowReads[K, V], SegmentedStore[K, V, tuple[K, int]]):
         self, key: K, timestamp_ms: int, fn: Callable[[V | None], V], *, grace_ms: int | None = None
     ) -> V | None: ...
 
-    def update(self, key: K, timestamp_ms: int, fn: Callable[[Any], Any], *, grace_ms: int | None = None) -> Any | None:
+    def update(
+        self,
+        key: K,
+        timestamp_ms: int,
+        fn: Callable[[Any], Any],
+        *,
+        grace_ms: int | None = None,
+        headers: Headers = (),
+    ) -> Any | None:
         """Stage the result of ``fn`` for ``key`` in the window of ``timestamp_ms``, and return it.
 
         Windows start at multiples of ``size_ms``. ``fn`` is called with the value of the window, or None in a new one.
         In a timestamped store the time becomes ``timestamp_ms`` if that is the later one, and ``fn`` gets the value
-        alone.
+        alone. In a store with headers the new value has ``headers``, and none of the former one's.
 
         With ``grace_ms`` a window is closed once the stream time is that far behind its end, or further. Then, and
         for a window that ``on_close`` has reported or that is older than the retention, nothing is called or staged.
@@ -392,10 +463,10 @@ class WindowStore(WindowReads[K, V], SegmentedStore[K, V, tuple[K, int]]):
         if self._is_closed(start_ms, size_ms, grace_ms):
             return None
         present: Any = self.fetch_one(key, start_ms)
-        if isinstance(present, ValueAndTimestamp) and self._description.timestamped:
+        if present is not None and self._description.keeps_times:
             present, timestamp_ms = present.value, max(present.timestamp_ms, timestamp_ms)
         value = fn(present)
-        self.put(key, value, start_ms, timestamp_ms)
+        self._writes.put(*self._record((key, start_ms), value, timestamp_ms, headers))
         return value
 
     def _windowed(self, logged: bytes) -> Windowed[K]:

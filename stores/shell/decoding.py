@@ -11,10 +11,11 @@ from stores.errors import ConfigError
 from stores.records import closing, expiring, versions
 from stores.records.expiry import STREAM_TIME, has_expired, stream_time_of
 from stores.records.headers import stored_time_ms, value_and_headers
-from stores.records.key_value import WITH_HEADERS
 from stores.records.record_kind import RECORDS, described
+from stores.records.segment_values import OLD_SEGMENTS, is_old
 from stores.records.segments import (
     SEGMENT_BYTES,
+    has_headers,
     has_timestamps,
     keys_described,
 )
@@ -49,8 +50,9 @@ class Decoder:
         self._value = _serde(kind.get("value")) if value is None else value
         self._keys = keys_described(kind)
         self._timestamped = has_timestamps(kind)
-        self._with_headers = kind.get("kind") == WITH_HEADERS
+        self._with_headers = has_headers(kind)
         self._versioned = kind.get("kind") == versions.VERSIONED
+        self._old_segments = marks.get(OLD_SEGMENTS)
         self._index = _index(kind)
         lived_ms = kind.get("retention_ms", kind.get(TTL))
         self._expired_ms = -1
@@ -82,7 +84,7 @@ class Decoder:
         keys = self._keys
         line: Line = {} if keys is None else {**keys.times(key)}
         bare = key if keys is None else keys.key(key[SEGMENT_BYTES:])
-        if self._timestamped and not plain:
+        if self._timestamped and not plain and (keys is None or not is_old(key, self._old_segments)):
             if self._with_headers:
                 value, more = _with_headers(key, value)
                 line |= more

@@ -25,8 +25,14 @@ from stores.changelog.files import VersionLog
 from stores.errors import ChangelogError, ConfigError, SerdeMismatchError
 from stores.records.expiry import STREAM_TIME, has_expired, stream_time_of
 from stores.records.headers import stored_time_ms, stored_value
-from stores.records.key_value import WITH_HEADERS
-from stores.records.segments import SEGMENT_BYTES, RecordRetention, has_timestamps, keys_described, unpacked
+from stores.records.segments import (
+    SEGMENT_BYTES,
+    RecordRetention,
+    has_headers,
+    has_timestamps,
+    keys_described,
+    unpacked,
+)
 from stores.records.serdes import FLOAT64, INT64, JSON, STR
 from stores.records.values import TIME_BYTES
 from stores.records.versions import INDEX, VERSIONED, key_in, time_in, value_in
@@ -191,7 +197,7 @@ class _Decoder:
     def __init__(self, store: str, kind: Mapping[str, Any]) -> None:
         self._store = store
         self._kind = kind["kind"]
-        self._timestamped = has_timestamps(kind)
+        self._timestamped, self._with_headers = has_timestamps(kind), has_headers(kind)
         self._keys = keys_described(kind)
         self._size_ms = kind.get("size_ms")
         self._key, self._value = _SERDES.get(kind.get("key", "")), _SERDES.get(kind.get("value", ""))
@@ -221,7 +227,7 @@ class _Decoder:
         )
 
     def _timed(self, key: bytes, value: bytes) -> tuple[int, bytes]:
-        if self._kind != WITH_HEADERS:
+        if not self._with_headers:
             return int.from_bytes(value[:TIME_BYTES], "big", signed=True), value[TIME_BYTES:]
         try:
             return stored_time_ms(value), stored_value(value)

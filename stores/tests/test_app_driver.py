@@ -201,6 +201,18 @@ KINDS: Mapping[str, tuple[RecordKind | None, Callable[[Any, str, int], None]]] =
         Window(key=STR, value=INT64, size_ms=10, retention_ms=100),
         lambda store, key, time_ms: store.update(key, time_ms, lambda number: (number or 0) + 1),
     ),
+    "window with headers": (
+        Window(key=STR, value=INT64, size_ms=10, retention_ms=100, headers=True),
+        lambda store, key, time_ms: store.update(
+            key, time_ms, lambda number: (number or 0) + 1, headers=(("time", b"%d" % time_ms),)
+        ),
+    ),
+    "session with headers": (
+        Session(key=STR, value=INT64, retention_ms=100, headers=True),
+        lambda store, key, time_ms: store.merge(
+            key, time_ms, 10, lambda parts: sum(parts) + 1, headers=(("time", b"%d" % time_ms),)
+        ),
+    ),
     "session": (
         Session(key=STR, value=INT64, retention_ms=100),
         lambda store, key, time_ms: store.merge(key, time_ms, 10, lambda parts: sum(parts) + 1),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -169,3 +170,31 @@ def test_dump_shows_the_headers_of_values(tmp_path: Path, capsys: pytest.Capture
     ]
     assert main(["dump", str(tmp_path / "headers"), "--limit", "1"]) == 0
     assert capsys.readouterr().out == 'a\t7\t99\t[["trace", "\\\\xff"], ["none", null]]\n'
+    sessions = Session(key=STR, value=INT64, retention_ms=1000, segment_ms=10, headers=True)
+    with sessions.over(open_store("lmdb", tmp_path / "sessions")) as store:
+        store.put(Windowed("a", 20, 30), 7, 99, (("trace", b"\xff"),))
+        store.commit()
+    [session] = lines(capsys, "dump", tmp_path / "sessions")
+    times = {"session_start_ms": 20, "session_end_ms": 30, "timestamp_ms": 99}
+    assert session == {"key": "a", "value": 7, **times, "headers_hex": [["trace", "ff"]]}
+
+
+@pytest.mark.parametrize("settings", [{"timestamped": True}, {"headers": True}], ids=str)
+def test_dump_decodes_the_windows_of_before_a_store_had_times(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: dict[str, Any]
+) -> None:
+    plain = Window(key=STR, value=INT64, size_ms=10, retention_ms=1000, segment_ms=10)
+    headers = {"headers": (("trace", b"\xff"),)} if "headers" in settings else {}
+    with plain.over(open_store("lmdb", tmp_path / "windows")) as store:
+        store.put("a", 7, 10)
+        store.commit()
+    with replace(plain, **settings).over(open_store("lmdb", tmp_path / "windows")) as store:
+        store.put("b", 8, 12, 99)
+        store.put("c", 9, 20, 99, **headers)
+        store.commit()
+    shown = {"headers_hex": [["trace", "ff"]]} if headers else {}
+    assert lines(capsys, "dump", tmp_path / "windows") == [
+        {"key": "a", "value": 7, "window_start_ms": 10},
+        {"key": "b", "value": 8, "window_start_ms": 12},
+        {"key": "c", "value": 9, "window_start_ms": 20, "timestamp_ms": 99, **shown},
+    ]

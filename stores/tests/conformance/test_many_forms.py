@@ -88,6 +88,11 @@ def put_with_times(store: Any, records: Sequence[Record]) -> None:
     store.put_many([record[:2] for record in records], [at for _, _, at in records])
 
 
+def put_with_times_and_headers(store: Any, records: Sequence[Record]) -> None:
+    pairs, times = [record[:2] for record in records], [at for _, _, at in records]
+    store.put_many(pairs, times, [HEADERS] * len(records))
+
+
 def put_columns_with_headers(store: Any, records: Sequence[Record]) -> None:
     keys, values, times = ([record[place] for record in records] for place in range(3))
     store.put_many(keys, values, times, [HEADERS] * len(keys))
@@ -108,6 +113,18 @@ WINDOWED: Mapping[str, Any] = {
     "delete": lambda store, window: store.put(window[0], None, window[1]),
     "place": lambda name: (name, 10 * (ord(name[0]) - ord("a"))),
     "wrong_places": [*((key, 40) for key in WRONG_KEYS), ("k", "0"), ("k", 2**62), ("k", 1.5)],
+}
+WINDOWED_WITH_HEADERS: Mapping[str, Any] = {
+    **WINDOWED,
+    "put": lambda store, window, value, at: store.put(window[0], value, window[1], at, HEADERS),
+    "put_many": put_with_times_and_headers,
+}
+SESSIONS: Mapping[str, Any] = {
+    "get": lambda store, session: store.fetch_session(*session),
+    "delete": lambda store, session: store.remove(session),
+    "place": lambda name: Windowed(name, 3, 10 * (ord(name[0]) - ord("a")) + 5),
+    "wrong_places": [Windowed(key, 3, 45) for key in WRONG_KEYS],
+    "wrong_written": [("k", 3, 45), Windowed("k", -1, 45), Windowed("k", 46, 45)],
 }
 KINDS = [
     Kind(
@@ -171,21 +188,25 @@ KINDS = [
     ),
     Kind("window", Window(STR, INT64, size_ms=5, **SEGMENTS), **WINDOWED),
     Kind("timestamped window", Window(STR, INT64, size_ms=5, timestamped=True, **SEGMENTS), **WINDOWED),
+    Kind("window with headers", Window(STR, INT64, size_ms=5, headers=True, **SEGMENTS), **WINDOWED_WITH_HEADERS),
     Kind("window with duplicates", Window(STR, INT64, size_ms=5, retain_duplicates=True, **SEGMENTS), **WINDOWED),
     Kind(
         "session",
         Session(STR, INT64, timestamped=True, **SEGMENTS),
         put=lambda store, session, value, at: store.put(session, value, at),
         put_many=put_with_times,
-        get=lambda store, session: store.fetch_session(*session),
-        delete=lambda store, session: store.remove(session),
-        place=lambda name: Windowed(name, 3, 10 * (ord(name[0]) - ord("a")) + 5),
-        wrong_places=[Windowed(key, 3, 45) for key in WRONG_KEYS],
-        wrong_written=[("k", 3, 45), Windowed("k", -1, 45), Windowed("k", 46, 45)],
+        **SESSIONS,
+    ),
+    Kind(
+        "session with headers",
+        Session(STR, INT64, headers=True, **SEGMENTS),
+        put=lambda store, session, value, at: store.put(session, value, at, HEADERS),
+        put_many=put_with_times_and_headers,
+        **SESSIONS,
     ),
 ]
 FORMS = ("one by one", "many")
-EXPIRING = ("ttl", "headers and ttl", "window", "session")
+EXPIRING = ("ttl", "headers and ttl", "window", "window with headers", "session")
 
 
 def write(kind: Kind, form: str, store: Any, records: Sequence[Record]) -> None:

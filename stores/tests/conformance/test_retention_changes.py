@@ -12,7 +12,7 @@ import pytest
 
 from stores import KeyValueStore, StoreIncompatibleError
 from stores.contract.arguments import TIME_BOUND_MS
-from stores.records import BYTES, Session, ValueAndTimestamp, Window, Windowed, record_kind
+from stores.records import BYTES, Session, Window, Windowed, record_kind
 from stores.records.segment_values import OLD_SEGMENTS, preparable
 from stores.records.segments import packed
 from stores.registry import open_store
@@ -26,6 +26,7 @@ COMMON: dict[str, Any] = {"key": BYTES, "value": BYTES, "retention_ms": RETENTIO
 KINDS: dict[str, Any] = {
     "window": Window(size_ms=SIZE, **COMMON),
     "timestamped window": Window(size_ms=SIZE, timestamped=True, **COMMON),
+    "window with headers": Window(size_ms=SIZE, headers=True, **COMMON),
     "duplicates": Window(size_ms=SIZE, retain_duplicates=True, **COMMON),
     "session": Session(**COMMON),
     "timestamped session": Session(timestamped=True, **COMMON),
@@ -64,10 +65,10 @@ def shown(typed: Any) -> list[int]:
             with typed.fetch(key, time_ms, time_ms) as found:
                 one = next((value for _, value in found), None)
         if one is not None:
-            times.append(int(one.value if isinstance(one, ValueAndTimestamp) else one))
+            times.append(int(getattr(one, "value", one)))
     scan = typed.fetch_range(None, None) if isinstance(typed.kind, Session) else typed.all()
     with scan as pairs:
-        every = [value.value if isinstance(value, ValueAndTimestamp) else value for _, value in pairs]
+        every = [getattr(value, "value", value) for _, value in pairs]
     assert sorted({*map(int, every)} & {*TIMES}) == times
     return times
 
@@ -87,6 +88,7 @@ def kept(store: KeyValueStore) -> int:
         ("session", "longer"),
         ("session", "shorter"),
         ("timestamped session", "shorter segments"),
+        ("window with headers", "both"),
     ],
 )
 def test_another_retention_or_length_of_segments_is_taken(case: Case, path: Path, kind: str, change: str) -> None:

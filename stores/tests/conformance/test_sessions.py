@@ -21,6 +21,7 @@ from stores.tests.conformance.window_model import (
     RETENTION,
     SEGMENT,
     SessionModel,
+    put_and_shown,
     run_beside_model,
     steps_of,
 )
@@ -33,22 +34,24 @@ View = SessionView[bytes, Any]
 PUTS = st.tuples(st.just("put"), KEYS, st.integers(-35, 12), st.integers(0, 30), st.none() | st.binary(max_size=2))
 
 
-def kind(*, timestamped: bool = False, segment_ms: int = SEGMENT) -> Session[bytes, Any]:
-    return Session(BYTES, BYTES, retention_ms=RETENTION, segment_ms=segment_ms, timestamped=timestamped)
+def kind(**given: Any) -> Session[bytes, Any]:
+    return Session(BYTES, BYTES, **{"retention_ms": RETENTION, "segment_ms": SEGMENT, **given})
 
 
-@pytest.mark.parametrize("how", ["plain", "timestamped", "fine"])
+@pytest.mark.parametrize("how", ["plain", "timestamped", "headers", "fine"])
 @settings(max_examples=8)
 @given(steps=steps_of(PUTS), query=QUERIES)
 def test_a_session_store_does_what_a_dict_would(case: Case, how: str, steps: list[Any], query: Any) -> None:
-    described = kind(timestamped=how == "timestamped", segment_ms=1 if how == "fine" else SEGMENT)
+    described = kind(
+        timestamped=how == "timestamped", headers=how == "headers", segment_ms=1 if how == "fine" else SEGMENT
+    )
     model = SessionModel(RETENTION)
 
     def put(store: Store, number: int, key: bytes, distance: int, length: int, value: bytes | None) -> None:
         end = max(0, model.stream_time + distance)
         start = max(0, end - length)
-        store.put(Windowed(key, start, end), value, number)
-        kept = ValueAndTimestamp(value, number) if how == "timestamped" and value is not None else value
+        more, kept = put_and_shown(how, value, number)
+        store.put(Windowed(key, start, end), value, *more)
         model.put(key, start, end, kept)
 
     run_beside_model(

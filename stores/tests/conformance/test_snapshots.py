@@ -277,6 +277,11 @@ def test_a_bounded_view_takes_a_snapshot_once_the_bound_is_reached(store: KeyVal
             lambda view: [*view.fetch("a", 0, 1_000), *view.all()],
         ),
         (
+            Window(key=STR, value=INT64, size_ms=1, retention_ms=10, headers=True),
+            lambda typed, n: typed.put("a", n, n, n, (("n", b"%d" % n),)),
+            lambda view: [*view.fetch("a", 0, 1_000), *view.all()],
+        ),
+        (
             Session(key=STR, value=INT64, retention_ms=10),
             lambda typed, n: typed.put(Windowed("a", n, n), n),
             lambda view: list(view.fetch("a")),

@@ -23,6 +23,7 @@ from stores.tests.conformance.window_model import (
     RETENTION,
     SEGMENT,
     WindowModel,
+    put_and_shown,
     run_beside_model,
     steps_of,
 )
@@ -40,12 +41,13 @@ def kind(**settings_given: Any) -> Window[bytes, Any]:
     return Window(BYTES, BYTES, **{"size_ms": SIZE, "retention_ms": RETENTION, "segment_ms": SEGMENT, **settings_given})
 
 
-@pytest.mark.parametrize("how", ["plain", "timestamped", "duplicates", "fine"])
+@pytest.mark.parametrize("how", ["plain", "timestamped", "headers", "duplicates", "fine"])
 @settings(max_examples=8)
 @given(steps=steps_of(PUTS), query=QUERIES)
 def test_a_window_store_does_what_a_dict_would(case: Case, how: str, steps: list[Any], query: Any) -> None:
     described = kind(
         timestamped=how == "timestamped",
+        headers=how == "headers",
         retain_duplicates=how == "duplicates",
         segment_ms=1 if how == "fine" else SEGMENT,
     )
@@ -53,8 +55,8 @@ def test_a_window_store_does_what_a_dict_would(case: Case, how: str, steps: list
 
     def put(store: Store, number: int, key: bytes, distance: int, value: bytes | None) -> None:
         start = max(0, model.stream_time + distance)
-        store.put(key, value, start, number)
-        kept = ValueAndTimestamp(value, number) if how == "timestamped" and value is not None else value
+        more, kept = put_and_shown(how, value, number)
+        store.put(key, value, start, *more)
         model.put(key, start, kept)
 
     run_beside_model(

@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from stores import IsolationLevel
-from stores.records import RecordKind
+from stores.records import RecordKind, ValueAndTimestamp, ValueTimestampHeaders
 from stores.tests.conformance.cases import Case
 from stores.tests.quick_folder import QUICK_FOLDER
 
@@ -57,6 +57,15 @@ class SegmentedModel:
     def is_live(self, time: int) -> bool:
         """Return True if records of this time are seen."""
         return time > self.stream_time - self.retention
+
+
+def put_and_shown(how: str, value: bytes | None, number: int) -> tuple[tuple[Any, ...], Any]:
+    """Return the last arguments of a put, and what a store that keeps them in this way then shows."""
+    if how == "headers":
+        headers = (("number", b"%d" % number), ("none", None))[: number % 3]
+        return (number, headers), None if value is None else ValueTimestampHeaders(value, number, headers)
+    is_timed = how == "timestamped" and value is not None
+    return (number,), ValueAndTimestamp(value, number) if is_timed else value
 
 
 class WindowModel(SegmentedModel):

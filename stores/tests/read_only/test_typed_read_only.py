@@ -30,7 +30,7 @@ KINDS: list[RecordKind] = [
     TimestampedKeyValueWithHeaders(key=STR, value=INT64),
     Versioned(key=STR, value=INT64, history_retention_ms=1000),
     Window(key=STR, value=INT64, size_ms=10, retention_ms=1000),
-    Session(key=STR, value=INT64, retention_ms=1000),
+    Session(key=STR, value=INT64, retention_ms=1000, headers=True),
 ]
 
 
@@ -43,7 +43,7 @@ def test_a_typed_store_is_read_by_its_description_alone(backend: str, kind: Reco
         "timestamped-key-value-with-headers": lambda store: store.put("a", 7, 20, HEADERS),
         "versioned-key-value": lambda store: store.put("a", 7, 20),
         "window": lambda store: store.put("a", 7, 20),
-        "session": lambda store: store.put(Windowed("a", 20, 30), 7),
+        "session": lambda store: store.put(Windowed("a", 20, 30), 7, 40, HEADERS),
     }
     with kind.over(open_store(backend, path)) as store:
         writes[kind.kind](store)
@@ -64,7 +64,7 @@ def test_a_typed_store_is_read_by_its_description_alone(backend: str, kind: Reco
             "timestamped-key-value-with-headers": (7, 20, HEADERS),
             "versioned-key-value": [(7, 20), (7, 20, None)],
             "window": [(20, 7)],
-            "session": [(Windowed("a", 20, 30), 7)],
+            "session": [(Windowed("a", 20, 30), (7, 40, HEADERS))],
         }
         assert found[kind.kind](view) == expected[kind.kind]
         with view.snapshot() as snapshot:

@@ -44,6 +44,8 @@ KINDS: dict[str, RecordKind] = {
     "session": Session(STR, INT64, retention_ms=1_000),
     "timestamped window": Window(STR, INT64, size_ms=10, retention_ms=1_000, timestamped=True),
     "timestamped session": Session(STR, INT64, retention_ms=1_000, timestamped=True),
+    "window with headers": Window(STR, INT64, size_ms=10, retention_ms=1_000, headers=True),
+    "session with headers": Session(STR, INT64, retention_ms=1_000, headers=True),
 }
 NUMBERS = (STREAM_TIME, SEQUENCE, DROPPED, OLD_SEGMENTS, CURSOR, COMPLETE_FROM)
 

@@ -90,6 +90,7 @@ def test_a_description_stands_for_its_own_name_alone() -> None:
         (COUNTS, "missing"),
         (Versioned(STR, INT64, 100, name="counts"), Versioned(STR, INT64, 200, name="counts")),
         (Window(STR, INT64, 10, 100, name="counts"), Window(STR, INT64, 20, 100, name="counts")),
+        (Window(STR, INT64, 10, 100, name="counts"), Window(STR, INT64, 10, 100, name="counts", headers=True)),
     ],
 )
 def test_another_description_than_that_of_the_declaration_is_refused(declared: RecordKind | None, asked: Any) -> None:

@@ -14,13 +14,18 @@ from stores.records.expiry import STREAM_TIME
 from stores.tests.records.segmented import Logged, LoggingStaging, session, window
 
 SEED = 28
+HEADERS = (("trace", b"\x00\xff"), ("none", None))
 KINDS = {
     "window": window(),
     "timestamped window": window(timestamped=True),
+    "window with headers": window(headers=True),
     "duplicates": window(retain_duplicates=True),
+    "duplicates with headers": window(retain_duplicates=True, headers=True),
     "session": session(),
     "timestamped session": session(timestamped=True),
+    "session with headers": session(headers=True),
     "closing window": window(grace_ms=3, on_close=lambda closed, value, context: None),
+    "closing window with headers": window(grace_ms=3, headers=True, on_close=lambda closed, value, context: None),
     "closing session": session(gap_ms=4, on_close=lambda closed, value, context: None),
 }
 
@@ -49,11 +54,14 @@ def test_many_records_leave_what_one_after_the_other_leaves(kind: RecordKind, tm
                 else:
                     pairs = [(Windowed(key, max(0, time - 3), time), value) for key, time, value in batch]
                 stamps = None if at % 2 else list(range(len(pairs)))
+                # None to two headers.
+                headers = [HEADERS[: number % 3] for number in range(len(pairs))] if kind.log_parts and at % 3 else None
                 if form == "many":
-                    store.put_many(pairs, stamps)
+                    store.put_many(pairs, stamps, headers)
                 for number, (place, value) in enumerate(pairs if form != "many" else ()):
                     arguments = (place[0], value, place[1]) if kind.kind == "window" else (place, value)
-                    store.put(*arguments, None if stamps is None else stamps[number])
+                    more = () if headers is None else (headers[number],)
+                    store.put(*arguments, None if stamps is None else stamps[number], *more)
                 store.delete_many([pairs[0][0]])
                 store._before_commit()
                 below.commit()

@@ -41,6 +41,8 @@ from stores.tests.records.segmented import SESSION, WINDOW, Opened, session, win
         ({"segment_ms": 0}, ValueError),
         ({"segment_ms": 2.5}, TypeError),
         ({"timestamped": 1}, TypeError),
+        ({"headers": 1}, TypeError),
+        ({"headers": None}, TypeError),
         ({"retain_duplicates": "no"}, TypeError),
         ({"key": "str"}, TypeError),
         ({"value": None}, TypeError),
@@ -181,6 +183,7 @@ def test_a_key_that_the_engine_refuses_changes_nothing(path: Path) -> None:
     [
         window(retain_duplicates=True),
         window(timestamped=True, retain_duplicates=True),
+        window(headers=True, retain_duplicates=True),
         Window(BYTES, INT64, **WINDOW),
         Window(STR, STR, **WINDOW),
         session(),

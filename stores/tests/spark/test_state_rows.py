@@ -48,6 +48,7 @@ KINDS: dict[str, RecordKind | None] = {
     "bytes": None,
     "floats": KeyValue(key=BYTES, value=FLOAT64),
     "headed": TimestampedKeyValueWithHeaders(key=STR, value=JSON),
+    "headed windows": Window(key=STR, value=INT64, size_ms=10, retention_ms=1000, headers=True),
     "named": TimestampedKeyValue(key=STR, value=JSON),
     "sessions": Session(key=STR, value=INT64, retention_ms=1000),
     "versions": Versioned(key=STR, value=INT64, history_retention_ms=1000),
@@ -62,6 +63,7 @@ def process(rows: Rows, context: Context) -> Iterator[Any]:
     context.store("bytes").put(b"\x01", b"\x02")
     context.store("floats").put(b"\x01", context.version + 0.5)
     context.store("headed").put("a", [1], 2000, (("trace", b"x"), ("none", None)))
+    context.store("headed windows").put("a", 7, 20, 25, (("trace", b"x"), ("none", None)))
     context.store("named").put("a", {"b": [1]}, 3000)
     context.store("sessions").put(Windowed("a\x00", 1000, 3000), -5)
     context.store("versions").put_many(["a\x00"] * 3, [context.version, 8, None], [2000, 2500, 1500])
@@ -93,6 +95,7 @@ def test_each_kind_of_store_has_rows_with_its_key_value_and_times(tmp_path: Path
         ("bytes", "01", "02", None, None, None),
         ("floats", "01", "1.5", None, None, None),
         ("headed", "a", "[1]", time(2000), None, None),
+        ("headed windows", "a", "7", time(25), time(20), time(30)),
         ("named", "a", json.dumps({"b": [1]}), time(3000), None, None),
         ("sessions", "a\x00", "-5", None, time(1000), time(3000)),
         ("versions", "a\x00", "8", time(2500), None, None),

@@ -52,6 +52,11 @@ KINDS: dict[str, tuple[Any, Callable[[Any, int], None], Callable[[Any], list[int
         lambda store, time_ms: store.put(b"k", b"v", time_ms),
         lambda view: [start for start, _ in view.fetch(b"k", 0, 1_000)],
     ),
+    "window with headers": (
+        Window(BYTES, BYTES, size_ms=5, retention_ms=100, segment_ms=20, headers=True),
+        lambda store, time_ms: store.put(b"k", b"v", time_ms, time_ms, (("time", b"%d" % time_ms),)),
+        lambda view: [int(value.headers[0][1]) for _, value in view.fetch(b"k", 0, 1_000)],
+    ),
     "session": (
         Session(BYTES, BYTES, retention_ms=100, segment_ms=20),
         lambda store, time_ms: store.put(Windowed(b"k", time_ms, time_ms), b"v"),

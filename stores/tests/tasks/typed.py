@@ -40,9 +40,11 @@ KINDS: Mapping[str, RecordKind] = {
     "versioned": Versioned(key=BYTES, value=INT64, history_retention_ms=RETENTION_MS),
     "window": Window(size_ms=SIZE_MS, **_WINDOWS),
     "timestamped-window": Window(size_ms=SIZE_MS, timestamped=True, **_WINDOWS),
+    "window-headers": Window(size_ms=SIZE_MS, headers=True, **_WINDOWS),
     "duplicates": Window(size_ms=SIZE_MS, retain_duplicates=True, **_WINDOWS),
     "session": Session(**_WINDOWS),
     "timestamped-session": Session(timestamped=True, **_WINDOWS),
+    "session-headers": Session(headers=True, **_WINDOWS),
 }
 STORE = changelog_of("s")
 
@@ -74,8 +76,12 @@ def write(kind: str, record: Record, context: TaskContext, name: str = "s") -> N
         store.put(key, record.offset, time_ms)
     elif kind == "timestamped-window":
         store.put(key, record.offset, time_ms, time_ms + 1)
+    elif kind == "window-headers":
+        store.put(key, record.offset, time_ms, time_ms + 1, headers_of(record.offset))
     elif kind == "session":
         store.put(Windowed(key, time_ms, time_ms + 5), record.offset)
+    elif kind == "session-headers":
+        store.put(Windowed(key, time_ms, time_ms + 5), record.offset, time_ms + 1, headers_of(record.offset))
     else:
         store.put(Windowed(key, time_ms, time_ms + 5), record.offset, time_ms + 1)
     context.forward("output", key, b"%d" % record.offset)

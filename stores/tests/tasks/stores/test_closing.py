@@ -16,9 +16,19 @@ from typing import Any
 import pytest
 
 from stores.changelog import Changelog, MemoryChangelog, Record, SqliteChangelog
+from stores.changelog.interface import Headers
 from stores.command import main
 from stores.interface import TopicPartition
-from stores.records import BYTES, INT64, STR, RecordKind, Session, ValueAndTimestamp, Window, Windowed
+from stores.records import (
+    BYTES,
+    INT64,
+    STR,
+    RecordKind,
+    Session,
+    ValueTimestampHeaders,
+    Window,
+    Windowed,
+)
 from stores.records.closing import INDEX
 from stores.tasks import DeadLetterTopic, StoreConfig, TaskContext
 from stores.tasks.stores.shown_store import ChangeloggingStore
@@ -32,8 +42,14 @@ from stores.worker import Processor
 SIZE_MS, GAP_MS, GRACE_MS, RETENTION_MS = 10, 5, 7, 60
 
 
+def headers_of(key: bytes | None) -> Headers:
+    """The headers of each value of the key, in a store with headers."""
+    return (("key", key), ("none", None))
+
+
 def emit(window: Windowed[bytes], value: Any, context: TaskContext) -> None:
-    count = value.value if isinstance(value, ValueAndTimestamp) else value
+    assert not isinstance(value, ValueTimestampHeaders) or value.headers == headers_of(window.key)
+    count = getattr(value, "value", value)
     context.forward("output", window.key, b"%d-%d:%d" % (window.start_ms, window.end_ms, count))
 
 
@@ -42,17 +58,20 @@ CLOSING: Mapping[str, Any] = {"grace_ms": GRACE_MS, "on_close": emit}
 KINDS: Mapping[str, RecordKind] = {
     "window": Window(size_ms=SIZE_MS, **SHARED, **CLOSING),
     "timestamped-window": Window(size_ms=SIZE_MS, timestamped=True, **SHARED, **CLOSING),
+    "window-headers": Window(size_ms=SIZE_MS, headers=True, **SHARED, **CLOSING),
     "session": Session(gap_ms=GAP_MS, **SHARED, **CLOSING),
     "timestamped-session": Session(gap_ms=GAP_MS, timestamped=True, **SHARED, **CLOSING),
+    "session-headers": Session(gap_ms=GAP_MS, headers=True, **SHARED, **CLOSING),
 }
 
 
 def count(record: Record, context: TaskContext) -> None:
     store: Any = context.store("s")
+    more = {"headers": headers_of(record.key)} if store.kind.headers else {}
     if hasattr(store, "merge"):
-        store.merge(record.key, record.timestamp_ms, GAP_MS, lambda values: sum(values) + 1)
+        store.merge(record.key, record.timestamp_ms, GAP_MS, lambda values: sum(values) + 1, **more)
     else:
-        store.update(record.key, record.timestamp_ms, lambda value: (value or 0) + 1)
+        store.update(record.key, record.timestamp_ms, lambda value: (value or 0) + 1, **more)
 
 
 def sent(seed: int, records: int) -> list[tuple[bytes, int]]:

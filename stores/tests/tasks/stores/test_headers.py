@@ -1,4 +1,4 @@
-"""A store with headers in a task: what the changelog has of them, and stores that become one in a running application.
+"""Stores with headers in a task: what the changelog has of them, and stores that become one in a running application.
 
 Source: KIP-1271, "Changelog topics", "Upgrade".
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,12 @@ from stores.records import (
     TimestampedKeyValue,
     TimestampedKeyValueWithHeaders,
     ValueTimestampHeaders,
+    Windowed,
 )
 from stores.settings import Upgrade
-from stores.tasks import TaskContext
+from stores.tasks import StreamTask, TaskContext
 from stores.tests.tasks.setup import INDEXED, over_each_changelog
-from stores.tests.tasks.typed import KINDS, STORE, feed_times, headers_of, kept, sent, typed_task, values
+from stores.tests.tasks.typed import KINDS, SEGMENT_MS, STORE, feed_times, headers_of, kept, sent, typed_task, values
 
 HEADED, TIMED, PLAIN = KINDS["headers"], KINDS["timestamped"], KeyValue(key=BYTES, value=INT64)
 HEADERS = (("trace", b"\x00\xff"), ("trace", b""), ("none", None))
@@ -69,6 +71,97 @@ def test_the_changelog_has_the_value_alone_and_time_and_headers_are_the_records(
         assert dict(task.store("s").all()) == expected
         assert expected[b"a"] == (6, 11, HEADERS[1:])
     assert kept(tmp_path / "other", INDEXED) == kept(tmp_path, INDEXED)
+
+
+@over_each_changelog
+@pytest.mark.parametrize("coalescing", [False, True])
+@pytest.mark.parametrize("kind", ["window-headers", "duplicates", "session-headers"])
+def test_the_changelog_of_windows_has_the_values_alone_and_headers_are_the_records(
+    tmp_path: Path, log: Changelog, coalescing: bool, kind: str
+) -> None:
+    feed_times(log, range(1))
+    described: Any = replace(KINDS[kind], headers=True)  # type: ignore[call-arg]
+
+    def place(at: int) -> Any:
+        return Windowed(b"k", at, at) if "session" in kind else (b"k", at)
+
+    def put(record: Record, context: TaskContext) -> None:
+        store = context.store("s")
+        store.put_many([(place(at), at) for at in (10, 20)], [12, 0], [HEADERS, ()])
+        store.put_many({place(300): 9}, headers=[HEADERS[:1]])
+        store.put(*((place(310), 5) if "session" in kind else (b"k", 5, 310)), 13, HEADERS[1:])
+        store.delete_many([place(20)])
+
+    settings = {"process": put, "store_changelog_coalescing": coalescing, "store_records": described}
+    with closing(typed_task(tmp_path, log, kind, INDEXED, **settings)) as task:
+        task.open()
+        task.run(commit=True)
+        expected = task.store("s").get_many([place(at) for at in (10, 20, 300, 310)])
+    keeps_deleted = kind == "duplicates"
+    assert expected == [
+        (10, 12, HEADERS),
+        (20, 0, ()) if keeps_deleted else None,
+        (9, sent(0)[1], HEADERS[:1]),
+        (5, 13, HEADERS[1:]),
+    ]
+    last = {record[0]: record[1:] for record in logged(log)}
+    assert list(last.values()) == [
+        (INT64.serialize(10), 12, HEADERS),
+        (INT64.serialize(20), 0, ()) if keeps_deleted else (None, sent(0)[1], ()),
+        (INT64.serialize(9), sent(0)[1], HEADERS[:1]),
+        (INT64.serialize(5), 13, HEADERS[1:]),
+    ]
+    with closing(typed_task(tmp_path / "other", log, kind, INDEXED, store_records=described)) as task:
+        task.open()
+        assert task.store("s").get_many([place(at) for at in (10, 20, 300, 310)]) == expected
+    assert kept(tmp_path / "other", INDEXED) == kept(tmp_path, INDEXED)
+
+
+@pytest.mark.parametrize("before", ["window", "timestamped-window", "session", "timestamped-session"])
+@pytest.mark.parametrize("backend", [INDEXED, "lmdb-native", "sqlite-indexed-batch"])
+def test_a_restart_is_the_upgrade_of_windows_and_the_way_back_is_refused(
+    tmp_path: Path, log: MemoryChangelog, backend: str, before: str
+) -> None:
+    """Its changelog restores into a store with headers, and that of one with headers into one without."""
+    after = f"{before.removeprefix('timestamped-')}-headers"
+    segments = [(sent(number)[1] + 5 * ("session" in before)) // SEGMENT_MS for number in range(60)]
+    feed_times(log, range(60))
+    with closing(typed_task(tmp_path, log, before, backend)) as task:
+        task.open()
+        task.run(3, commit=True)
+    with closing(typed_task(tmp_path, log, after, backend)) as task:
+        [report] = task.open()
+        assert (report.wiped, report.records) == (False, 0)
+        found = all_of(task)
+        assert [(value.value, value.headers) for value in found] == [(number, ()) for number in range(3)]
+        if "timestamped" not in before:
+            assert {value.timestamp_ms for value in found} == {-1}
+        task.run(commit=True)
+        found = all_of(task)
+        plain = () if "timestamped" in before else segments[:3]
+        assert [(value.value, value.timestamp_ms < 0, value.headers) for value in found[3:]] == [
+            (number, True, ()) if segments[number] in plain else (number, False, headers_of(number))
+            for number in range(3, 60)
+        ]
+    stored = kept(tmp_path, backend)
+    with pytest.raises(StoreIncompatibleError, match="headers=True"):
+        typed_task(tmp_path, log, before, backend).open()
+    assert kept(tmp_path, backend) == stored
+    with closing(typed_task(tmp_path / "restored", log, after, backend)) as task:
+        task.open()
+        assert [value.headers for value in all_of(task)] == [
+            headers_of(number) if number > 2 else () for number in range(60)
+        ]
+    with closing(typed_task(tmp_path / "back", log, before, backend)) as task:
+        task.open()
+        assert values(task, before) == list(range(60))
+
+
+def all_of(task: StreamTask) -> list[Any]:
+    """The values of windows or sessions, in their order."""
+    store = task.store("s")
+    scan = store.all() if hasattr(store, "all") else store.fetch_range(None, None)
+    return sorted((value for _, value in scan), key=lambda value: value.value)
 
 
 @pytest.mark.parametrize("rewrite", [False, True])

@@ -22,8 +22,9 @@ from stores.errors import (
     StoreIncompatibleError,
 )
 from stores.interface import IsolationLevel, KeyValueStore, PositionBound, TopicPartition
-from stores.records import BYTES, INT64, KeyValue, TimestampedKeyValue, TimestampedKeyValueWithHeaders
+from stores.records import BYTES, INT64, KeyValue, TimestampedKeyValue, TimestampedKeyValueWithHeaders, Window
 from stores.records.record_kind import RecordKind
+from stores.records.segments import WindowKeys
 from stores.registry import StoreBackend, backends, open_store
 from stores.tasks import ProcessingGuarantee, StreamTask, TaskContext
 from stores.tasks.context import ProcessFunction
@@ -200,6 +201,7 @@ RECORDS: Mapping[str, RecordKind] = {
     "key-value": KeyValue(key=BYTES, value=INT64),
     "timestamped": TimestampedKeyValue(key=BYTES, value=INT64),
     "headers": TimestampedKeyValueWithHeaders(key=BYTES, value=INT64),
+    "window": Window(key=BYTES, value=INT64, size_ms=10, retention_ms=1_000, headers=True),
 }
 HEADERS = (("trace", b"\x00"), ("none", None))
 
@@ -218,7 +220,8 @@ def test_typed_stores_work_over_a_store_that_keeps_no_marks(
 
     def process(record: Record, context: TaskContext) -> None:
         more = (record.timestamp_ms + 5, HEADERS)[: list(RECORDS).index(kind)]
-        context.store("s").put(b"%d" % record.offset, record.offset, *more)
+        start = (10,) if kind == "window" else ()
+        context.store("s").put(b"%d" % record.offset, record.offset, *start, *more)
 
     with MemoryChangelog() as log:
         feed(log, range(8))
@@ -234,7 +237,7 @@ def test_typed_stores_work_over_a_store_that_keeps_no_marks(
         [report] = task.open()
         assert report.records == (8 if name == "minimal-memory" else 0)
         with task.store("s", IsolationLevel.READ_UNCOMMITTED).all() as pairs:
-            contents = dict(pairs)
+            contents = {key.key if kind == "window" else key: value for key, value in pairs}
         task.close()
         numbers = range(8)
         if kind == "key-value":
@@ -243,8 +246,11 @@ def test_typed_stores_work_over_a_store_that_keeps_no_marks(
             times = {number: number + 5 if name == "minimal-memory" else -1 for number in numbers}
             more: Any = () if kind == "timestamped" else (HEADERS if name == "minimal-memory" else (),)
             assert contents == {b"%d" % number: (number, times[number], *more) for number in numbers}
-        logged = {record.key: tuple(record[2:]) for record in log.read(changelog_of("s"))}
-        later_ms, headers = 0 if kind == "key-value" else 5, HEADERS if kind == "headers" else ()
+        logged = {
+            WindowKeys().key(record.key or b"") if kind == "window" else record.key: tuple(record[2:])
+            for record in log.read(changelog_of("s"))
+        }
+        later_ms, headers = 0 if kind == "key-value" else 5, HEADERS if kind in ("headers", "window") else ()
         assert logged == {b"%d" % number: (INT64.serialize(number), number + later_ms, headers) for number in numbers}
 
 

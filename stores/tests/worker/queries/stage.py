@@ -52,6 +52,7 @@ KINDS: Mapping[str, RecordKind | None] = {
     "documents": KeyValue(key=JSON, value=BYTES),
     "prices": Versioned(key=STR, value=FLOAT64, history_retention_ms=1_000),
     "clicks": Window(key=STR, value=INT64, size_ms=1_000, retention_ms=YEAR_MS, retain_duplicates=True),
+    "headed": Window(key=STR, value=JSON, size_ms=1_000, retention_ms=YEAR_MS, headers=True),
     "trips": Session(key=STR, value=JSON, retention_ms=YEAR_MS, timestamped=True),
 }
 Write = Callable[[TaskContext], None]

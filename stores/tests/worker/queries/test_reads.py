@@ -75,6 +75,11 @@ def test_a_value_with_headers_has_them_in_their_order(stage: Stage) -> None:
     assert stage.ask("traces/get", key="cat").status == 400
     coded = stage.ask("traces/get", key="cat", value_encoding="hex").body
     assert (coded["value"], coded["headers"]) == (3, [{"name": "id", "value": "ff"}])
+    stage.put("headed", ("ann", 1, 10, 7, (("trace", b"x"),)), ("ann", 2, 20))
+    window = {"key": "ann", "window_start_ms": 10, "window_end_ms": 1_010, "value": 1, "timestamp_ms": 7}
+    headed = {**window, "headers": [{"name": "trace", "value": "x"}]}
+    assert stage.ask("headed/range").body["records"][0] == headed
+    assert stage.ask("headed/get", key="ann", window_start_ms=20).body["headers"] == []
 
 
 @pytest.mark.parametrize("encoding", ["base64", "hex", "BASE64"])

@@ -164,6 +164,7 @@ KINDS: Mapping[str, RecordKind | None] = {
     "headers": TimestampedKeyValueWithHeaders(key=STR, value=INT64),
     "versions": Versioned(key=STR, value=INT64, history_retention_ms=1_000_000),
     "windows": Window(key=STR, value=INT64, size_ms=10, retention_ms=1_000_000),
+    "window-headers": Window(key=STR, value=INT64, size_ms=10, retention_ms=1_000_000, headers=True),
     "sessions": Session(key=STR, value=INT64, retention_ms=1_000_000),
 }
 
@@ -177,6 +178,7 @@ def rewrite(record: Record, context: TaskContext) -> None:
         context.store("headers").put(key, number, 1, (("number", b"%d" % number),))
         context.store("versions").put(key, number, number)
         context.store("windows").put(key, number, 10)
+        context.store("window-headers").put(key, number, 10, 1, (("number", b"%d" % number),))
         context.store("sessions").put(Windowed(key, 10, 20), number)
 
 
@@ -205,8 +207,9 @@ def test_a_copy_shows_commits_whole_at_each_step(tmp_path: Path, backend: str, m
         found += [int(value.headers[0][1]) for _, value in snapshots["headers"].all()]
         found += [value.value for _, value in snapshots["versions"].all()]
         found += [value for _, value in snapshots["windows"].all()]
+        found += [int(value.headers[0][1]) for _, value in snapshots["window-headers"].all()]
         found += [value for key in "abcde" for _, value in snapshots["sessions"].fetch(key)]
-        assert len(found) in (0, 30)
+        assert len(found) in (0, 35)
         return {*found}
 
     with made("task") as task:
