@@ -21,7 +21,6 @@ from types import MappingProxyType
 from stores.changelog.interface import Changelog
 from stores.config import StoreConfig
 from stores.errors import ConfigError, StoreError
-from stores.files.creation import wipe
 from stores.interface import KeyValueStore, ProcessingGuarantee, TopicPartition
 from stores.records.record_kind import RECORDS, is_empty
 from stores.registry import Backend, StoreBackend, backend_named, open_store
@@ -197,7 +196,6 @@ class FileSnapshots(NoSnapshots):
         plan, backend = self._plan, index.kind.backend
         new, former = beside(plan.path, PREPARE_END), beside(plan.path, FORMER_END)
         self._fetch(index, former, fetched)
-        wipe(new)
         level = min(backend_named(backend).durabilities)
         with (
             closing(open_store(backend, former, name=plan.name, durability=level)) as source,

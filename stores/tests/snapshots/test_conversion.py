@@ -10,10 +10,14 @@ from pathlib import Path
 import pytest
 
 from stores.changelog import Changelog, MemoryChangelog, SqliteChangelog
-from stores.errors import StoreUnavailableError
-from stores.interface import IsolationLevel
+from stores.contract.reading import ShownTimestamps
+from stores.errors import StoreIncompatibleError, StoreUnavailableError
+from stores.interface import IsolationLevel, KeyValueStore
+from stores.registry import backend_named, open_store
 from stores.snapshots import restoring
-from stores.snapshots.objects import FILES
+from stores.snapshots.objects import FILES, INDEX
+from stores.snapshots.restoring import copy_store
+from stores.strategies.store import Store
 from stores.tasks.directory.replacement import DECIDED, SYNCED
 from stores.tasks.directory.store_places import ENDS, beside
 from stores.tests.forked_call import call_until_killed
@@ -155,3 +159,72 @@ def test_the_progress_of_a_copy_may_end_it(tmp_path: Path, log: MemoryChangelog)
     restored, _ = reopened(tmp_path, log, LMDB, settings(tmp_path))
     assert restored == logged(log, "s")
     assert parts_beside(tmp_path, LMDB) == []
+
+
+@pytest.mark.parametrize(("taken", "opened"), [(INDEXED, LMDB), (LMDB, SQLITE), (SQLITE, INDEXED)])
+def test_a_copy_has_all_that_the_store_has(tmp_path: Path, taken: str, opened: str) -> None:
+    with source_in(tmp_path, taken) as source, open_store(opened, tmp_path / "target") as target:
+        copy_store(source, target, lambda: None)
+        assert list(target.all()) == PAIRS
+        assert target.committed_offset(CHANGELOG) == 7
+        assert target.position(IsolationLevel.READ_COMMITTED) == {INPUT: 5}
+        assert (target.mark("one"), target.mark("other")) == (b"mark", None)
+
+
+def test_a_store_of_records_in_two_formats_is_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with source_in(tmp_path, INDEXED) as source, open_store(LMDB, tmp_path / "target") as target:
+        monkeypatch.setattr(type(source), "timestamps", ShownTimestamps(is_split=True))
+        with pytest.raises(StoreIncompatibleError):
+            copy_store(source, target, lambda: None)
+        assert list(target.all()) == []
+
+
+def test_a_key_that_the_backend_does_not_take_is_refused(tmp_path: Path) -> None:
+    with source_in(tmp_path, INDEXED) as source, open_store(LMDB, tmp_path / "target") as target:
+        source.put(b"k" * (target.max_key_bytes + 1), b"value")
+        source.commit()
+        with pytest.raises(StoreIncompatibleError, match=LMDB):
+            copy_store(source, target, lambda: None)
+
+
+PAIRS = [(b"key %06d" % number, b"value %d" % number) for number in range(2_500)]
+
+
+def source_in(folder: Path, backend: str) -> Store:
+    """Return a store of some records, with an offset, a position and a mark."""
+    store = open_store(backend, folder / "source")
+    assert isinstance(store, Store)
+    store.restore(PAIRS, {CHANGELOG: 7}, {INPUT: 5}, {"one": b"mark"})
+    return store
+
+
+def test_after_a_copy_that_failed_halfway_the_next_one_begins_anew(
+    tmp_path: Path, log: Changelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offset, _ = begun(tmp_path, log, LMDB), begun(tmp_path, log, LMDB)
+
+    def halfway(source: Store, target: KeyValueStore, _: object) -> None:
+        monkeypatch.setattr("stores.tasks.stores.file_snapshots.copy_store", copy_store)
+        target.restore([(b"half", b"way")], {})
+        raise StoreUnavailableError("for this test")
+
+    monkeypatch.setattr("stores.tasks.stores.file_snapshots.copy_store", halfway)
+    with closing(snapping(tmp_path, log, INDEXED, settings(tmp_path))) as task:
+        [report] = task.open()
+        assert report.snapshot_offset == offset
+        assert state(task, "s") == logged(log, "s")
+        for name in objects_in(settings(tmp_path)).indexes():
+            objects_in(settings(tmp_path)).remove(INDEX, str(name))
+        [store] = task._stores._stores
+        store.wipe("for this test")
+        store.snapshots.forget()
+        assert "copied" not in (store.restore({}, None).reason or "")
+
+
+def test_a_snapshot_of_an_engine_without_snapshots_is_not_copied(
+    tmp_path: Path, log: Changelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(tmp_path, log, LMDB)
+    monkeypatch.setattr(backend_named(LMDB).load_engine(), "captures", False)
+    restored, report = reopened(tmp_path, log, INDEXED, settings(tmp_path))
+    assert (restored, report.snapshot_offset) == (logged(log, "s"), None)
