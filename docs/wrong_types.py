@@ -29,8 +29,12 @@ from stores.records import (
     ValueTimestampHeaders,
     Versioned,
     VersionedRecord,
+    VersionedRecordWithHeaders,
     VersionedStore,
+    VersionedStoreWithHeaders,
     VersionedView,
+    VersionedViewWithHeaders,
+    VersionedWithHeaders,
     Window,
     Windowed,
     WindowView,
@@ -53,6 +57,7 @@ ORDERS = KeyValue(key=STR, value=MsgspecJson(Order), name="orders")
 RATES = TimestampedKeyValue(key=BYTES, value=FLOAT64, name="rates")
 TRACES = TimestampedKeyValueWithHeaders(key=STR, value=INT64, name="traces")
 PRICES = Versioned(key=STR, value=FLOAT64, history_retention_ms=60_000, name="prices")
+SOURCES = VersionedWithHeaders(key=STR, value=FLOAT64, history_retention_ms=60_000, name="sources")
 PER_MINUTE = Window(key=STR, value=INT64, size_ms=60_000, retention_ms=3_600_000, name="per-minute")
 HEADED = Window(key=STR, value=INT64, size_ms=60_000, retention_ms=3_600_000, headers=True, name="headed")
 TIMED = Window(key=STR, value=INT64, size_ms=60_000, retention_ms=3_600_000, timestamped=True, name="timed")
@@ -152,6 +157,23 @@ def versions(task: StreamTask, context: TaskContext) -> None:
         for record in records:
             assert_type(record.valid_to_ms, int | None)
             print(record.end_ms)  # error
+
+
+def versions_with_headers(task: StreamTask, record: Record, context: TaskContext) -> None:
+    """Use versioned stores with headers."""
+    sources = context.store(SOURCES)
+    assert_type(sources, VersionedStoreWithHeaders[str, float])
+    assert_type(sources.put("tea", 4.5, 1_000, record.headers), bool)
+    sources.put("tea", 4.5, 1_000, {"trace": b"x"})  # error
+    sources.put_all([("tea", 4.5, 1_000), ("tea", None, 1_000, (("none", None),))])
+    sources.put_many(["tea"], [5.5], [4_000], record.headers)  # error
+    assert_type(sources.get("tea", 2_000), ValueTimestampHeaders[float] | None)
+    assert_type(sources.get_versions("tea"), RecordIterator[VersionedRecordWithHeaders[float]])
+    assert_type(sources.delete("tea", 3_000), ValueTimestampHeaders[float] | None)
+    view = task.store(SOURCES)
+    assert_type(view, VersionedViewWithHeaders[str, float])
+    assert_type(view.get_many(["tea"]), list[ValueTimestampHeaders[float] | None])
+    context.store(PRICES).put("tea", 4.5, 1_000, record.headers)  # error
 
 
 def windows(context: TaskContext) -> None:

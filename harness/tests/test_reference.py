@@ -25,6 +25,7 @@ from stores.records import (
     TimestampedKeyValue,
     TimestampedKeyValueWithHeaders,
     Versioned,
+    VersionedWithHeaders,
     Window,
 )
 from stores.records.handles import StoreTable
@@ -45,6 +46,7 @@ KINDS: Mapping[str, RecordKind] = {
     "timestamped": TimestampedKeyValue(STR, INT64),
     "with headers": TimestampedKeyValueWithHeaders(STR, INT64),
     "versioned": Versioned(STR, INT64, 1),
+    "versioned with headers": VersionedWithHeaders(STR, INT64, 1),
     "window": Window(STR, INT64, 1, 2),
     "session": Session(STR, INT64, 2),
 }

@@ -10,8 +10,19 @@ from stores.records.timestamped_headers import (
     TimestampedKeyValueViewWithHeaders,
     TimestampedKeyValueWithHeaders,
 )
-from stores.records.values import ValueAndTimestamp, ValueTimestampHeaders, VersionedRecord, Windowed
+from stores.records.values import (
+    ValueAndTimestamp,
+    ValueTimestampHeaders,
+    VersionedRecord,
+    VersionedRecordWithHeaders,
+    Windowed,
+)
 from stores.records.versioned import Versioned, VersionedStore, VersionedView
+from stores.records.versioned_headers import (
+    VersionedStoreWithHeaders,
+    VersionedViewWithHeaders,
+    VersionedWithHeaders,
+)
 from stores.records.window import Window, WindowStore, WindowView
 
 __all__ = [
@@ -41,8 +52,12 @@ __all__ = [
     "ValueTimestampHeaders",
     "Versioned",
     "VersionedRecord",
+    "VersionedRecordWithHeaders",
     "VersionedStore",
+    "VersionedStoreWithHeaders",
     "VersionedView",
+    "VersionedViewWithHeaders",
+    "VersionedWithHeaders",
     "Window",
     "WindowStore",
     "WindowView",

@@ -3,7 +3,7 @@
 A value without headers is stored as in a timestamped store: eight bytes of its time, big-endian, and the value. With
 headers, bit 62 of the time is inverted, and the size of the headers and the headers follow it. A time is below 2**62,
 or -1 for an unknown one, so its two highest bits are equal, and show which form it is. That is why a timestamped store
-becomes one with headers without a change of its records.
+becomes one with headers without a change of its records. So does a versioned one, whose deletions have both bits set.
 
 The headers have the form of Kafka's ``HeadersSerializer``: their number, then the length and the bytes of each name and
 content, -1 for the length of none. Each number, and the size, is a varint of its zigzag form. Kafka Streams stores the

@@ -104,6 +104,15 @@ class VersionedRecord(NamedTuple, Generic[V]):
     valid_to_ms: int | None
 
 
+class VersionedRecordWithHeaders(NamedTuple, Generic[V]):
+    """A version of a key as ``VersionedRecord``, and the headers of its record. Source: KIP-1271."""
+
+    value: V
+    timestamp_ms: int
+    valid_to_ms: int | None
+    headers: Headers
+
+
 Report = tuple[int, Callable[[Any], None]]
 """A time, and the call of a user's function with the context of its task."""
 

@@ -8,11 +8,12 @@ Source: KIP-889, ``VersionedKeyValueStore``; KIP-960 and KIP-968, its queries; K
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Generic, TypeVar, cast
 
-from stores.contract.arguments import TIME_BOUND_MS, check_keys, check_lengths, check_time_ms, timed_columns
+from stores.contract.arguments import TIME_BOUND_MS, Headers, check_keys, check_lengths, check_time_ms, timed_columns
 from stores.contract.reading import PlainIterator
 from stores.interface import (
     IsolationLevel,
@@ -24,6 +25,7 @@ from stores.interface import (
 )
 from stores.records.codec import Codec
 from stores.records.expiry import CURSOR, STREAM_TIME, stream_time_of
+from stores.records.headers import value_and_headers
 from stores.records.key_value import KeyValueReads
 from stores.records.record_kind import (
     Description,
@@ -42,7 +44,6 @@ from stores.records.segment_writes import LateRecords
 from stores.records.segments import packed
 from stores.records.serdes import Serde, check_serde
 from stores.records.values import (
-    TIME_BYTES,
     RecordStaging,
     StagedWrite,
     TimestampedSerde,
@@ -55,34 +56,39 @@ from stores.records.versions import HISTORY, LATEST, VERSIONED, LatestVersions, 
 
 K = TypeVar("K")
 V = TypeVar("V")
+R = TypeVar("R")
+"""A value with its time, as a lookup returns it."""
+H = TypeVar("H")
+"""A version, as a scan of the history returns it."""
 _RETENTION: Final = "history_retention_ms"
-Put = tuple[bytes, bytes | None, int]
-"""The key, the value and the time of a put; without a value it deletes."""
+_HEADERS: Final = "headers"
+"""The property of a store with headers."""
+Put = tuple[bytes, bytes | None, int, Headers]
+"""The key, the value, the time and the headers of a put; without a value it deletes."""
 
 
 @dataclass(frozen=True)
-class Versioned(RecordKind, Generic[K, V]):
-    """The description of a store of the versions of each ``key``: a ``value``, valid from a time until the next one's.
-
-    A put may come late. It is accepted if its time is at most ``history_retention_ms`` before the stream time, which is
-    the highest time ever put. As far back as that, the store answers which version was valid at a time. Earlier
-    versions are dropped, but never the latest one of a key.
-
-    ``history_retention_ms``, 0 or more, may differ each time the store is opened. Dropped versions do not come back. A
-    store that is restored whole after a change takes each record of its changelog by the present retention: it may lack
-    keys whose records came later than that, and versions that compaction has removed.
-
-    Raises: TypeError, ValueError for an invalid argument.
-    Source: KIP-889, whose grace period is the history retention, too.
-    """
+class VersionedKind(RecordKind, Generic[K, V, R, H]):
+    """The base of the descriptions of stores of versions, with headers or without."""
 
     kind: ClassVar[str] = VERSIONED
     __hash__ = RecordKind.__hash__
     number_marks: ClassVar[Sequence[str]] = (STREAM_TIME, COMPLETE_FROM)
+    keeps_headers: ClassVar[bool] = False
+    """True if a version has the headers of its record."""
 
     key: Serde[K]
     value: Serde[V]
     history_retention_ms: int
+
+    @property
+    @abstractmethod
+    def stored(self) -> Serde[R]:
+        """The serde of a value with its time."""
+
+    @abstractmethod
+    def version(self, found: R, valid_to_ms: int | None) -> H:
+        """Return a value with its time as a version of the history."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,7 +97,12 @@ class Versioned(RecordKind, Generic[K, V]):
         check_time_ms(_RETENTION, self.history_retention_ms)
 
     def description(self) -> Description:
-        return {"key": self.key.name, "value": self.value.name, _RETENTION: self.history_retention_ms}
+        serdes = {"key": self.key.name, "value": self.value.name}
+        return {**serdes, _RETENTION: self.history_retention_ms, **({_HEADERS: True} if self.keeps_headers else {})}
+
+    @property
+    def log_parts(self) -> Callable[[bytes], tuple[bytes, Headers]] | None:
+        return value_and_headers if self.keeps_headers else None
 
     @property
     def commits_stream_time(self) -> bool:
@@ -119,15 +130,45 @@ class Versioned(RecordKind, Generic[K, V]):
         super().prepare(preparable(store))
 
     def _prepare_other(self, store: KeyValueStore, kept: Description) -> None:
-        """Take a store with another retention."""
+        """Take a store with another retention. One with headers takes one without them."""
         own = self._whole_description()
-        if {**kept, _RETENTION: None} != {**own, _RETENTION: None}:
+        free = dict.fromkeys((_RETENTION, _HEADERS) if self.keeps_headers else (_RETENTION,))
+        if {**kept, **free} != {**own, **free}:
             super()._prepare_other(store, kept)
         before = kept.get(_RETENTION)
         if type(before) is not int:
             raise unreadable(store.name)
         complete_from = first_complete_ms(store, stream_time_of(store.mark(STREAM_TIME)), before)
         write_description(store, own, {COMPLETE_FROM: packed(complete_from), CURSOR: None})
+
+    def converter(self, store: KeyValueStore) -> RecordConverter:
+        return VersionConverter(store, self.history_retention_ms, headers=self.keeps_headers)
+
+
+@dataclass(frozen=True)
+class Versioned(VersionedKind[K, V, ValueAndTimestamp[V], VersionedRecord[V]], Generic[K, V]):
+    """The description of a store of the versions of each ``key``: a ``value``, valid from a time until the next one's.
+
+    A put may come late. It is accepted if its time is at most ``history_retention_ms`` before the stream time, which is
+    the highest time ever put. As far back as that, the store answers which version was valid at a time. Earlier
+    versions are dropped, but never the latest one of a key.
+
+    ``history_retention_ms``, 0 or more, may differ each time the store is opened. Dropped versions do not come back. A
+    store that is restored whole after a change takes each record of its changelog by the present retention: it may lack
+    keys whose records came later than that, and versions that compaction has removed.
+
+    Raises: TypeError, ValueError for an invalid argument.
+    Source: KIP-889, whose grace period is the history retention, too.
+    """
+
+    __hash__ = RecordKind.__hash__
+
+    @property
+    def stored(self) -> Serde[ValueAndTimestamp[V]]:
+        return TimestampedSerde(self.value)
+
+    def version(self, found: ValueAndTimestamp[V], valid_to_ms: int | None) -> VersionedRecord[V]:
+        return VersionedRecord(found.value, found.timestamp_ms, valid_to_ms)
 
     def over(self, store: KeyValueStore) -> VersionedStore[K, V]:
         return self.staged(self.taken(store))
@@ -138,9 +179,6 @@ class Versioned(RecordKind, Generic[K, V]):
     def view(self, view: KeyValueView) -> VersionedView[K, V]:
         return VersionedView(self, view)
 
-    def converter(self, store: KeyValueStore) -> RecordConverter:
-        return VersionConverter(store, self.history_retention_ms)
-
 
 class VersionConverter(RecordConverter):
     """A converter that puts each record as a version, at its time, and leaves out records that came too late.
@@ -149,9 +187,9 @@ class VersionConverter(RecordConverter):
     ``RocksDBVersionedStore.restoreBatch``. Kafka Streams logs late puts, too.
     """
 
-    def __init__(self, store: KeyValueStore, retention_ms: int) -> None:
+    def __init__(self, store: KeyValueStore, retention_ms: int, *, headers: bool) -> None:
         self._store, self._retention_ms = store, retention_ms
-        self._versions = LatestVersions(store.get)
+        self._versions = LatestVersions(store.get, headers=headers)
         self._stream_time = stream_time_of(marks_of(store).mark(STREAM_TIME))
         self._num_records = 0
 
@@ -163,7 +201,7 @@ class VersionConverter(RecordConverter):
             raise UnfitRecordError(f"its time {time_ms} is not one of a version, which is 0 or more and below 2**62")
         self._stream_time = max(self._stream_time, time_ms)
         self._num_records += 1
-        pairs = [(write.key, write.kept) for write in self._versions.writes(key, value, time_ms)]
+        pairs = [(write.key, write.kept) for write in self._versions.writes(key, value, time_ms, record.headers)]
         return pairs if self._store.keeps_marks else [*pairs, *pairs_of(self.marks())]
 
     def _fits(self, key: bytes, value: bytes | None) -> bool:
@@ -230,19 +268,18 @@ def _latest(scan: KeyValueIterator) -> KeyValueIterator:
     return PlainIterator(((key[1:], version) for key, version in scan if not is_deletion(version)), scan)
 
 
-class VersionedReads(KeyValueReads[K, ValueAndTimestamp[V]]):
+class VersionedReads(KeyValueReads[K, R], Generic[K, V, R, H]):
     """The lookups of the versions of a key, and the lookups and scans of ``KeyValueReads`` over the latest ones.
 
     ``approximate_num_entries`` counts older versions, too.
     """
 
-    def __init__(self, kind: Versioned[K, V], source: KeyValueStore | KeyValueView, name: str) -> None:
-        super().__init__(LatestReader(source), Codec(name, kind.key, TimestampedSerde(kind.value)))
-        self._source = source
-        self._values = Codec(name, kind.key, kind.value)
+    def __init__(self, kind: VersionedKind[K, V, R, H], source: KeyValueStore | KeyValueView, name: str) -> None:
+        super().__init__(LatestReader(source), Codec(name, kind.key, kind.stored))
+        self._source, self._version = source, kind.version
         self._history = VersionHistory(source, kind.history_retention_ms)
 
-    def get(self, key: K, as_of_ms: int | None = None) -> ValueAndTimestamp[V] | None:
+    def get(self, key: K, as_of_ms: int | None = None) -> R | None:
         """Return the value of ``key`` and the time from which on it is valid, or None.
 
         That is the latest version, found by one lookup; with ``as_of_ms``, an int below 2**62, the one that was valid
@@ -259,7 +296,7 @@ class VersionedReads(KeyValueReads[K, ValueAndTimestamp[V]]):
             found = self._history.at(encoded, as_of_ms)
         return None if found is None or is_deletion(found[1]) else self._codec.decode_value(*found)
 
-    def get_many(self, keys: Iterable[K]) -> list[ValueAndTimestamp[V] | None]:
+    def get_many(self, keys: Iterable[K]) -> list[R | None]:
         """Return the latest values of ``keys`` and their times, in their order; None for a missing one."""
         check_keys(keys)
         places = [LATEST + key for key in self._codec.encode_keys(list(keys))]
@@ -267,7 +304,7 @@ class VersionedReads(KeyValueReads[K, ValueAndTimestamp[V]]):
 
     def get_versions(
         self, key: K, from_ms: int | None = None, to_ms: int | None = None, *, reverse: bool = False
-    ) -> RecordIterator[VersionedRecord[V]]:
+    ) -> RecordIterator[H]:
         """Return an iterator over the versions of ``key`` that were valid at some time from ``from_ms`` to ``to_ms``.
 
         Both are included; None leaves an end open. It is in the order of the versions' times, or descending if
@@ -280,62 +317,34 @@ class VersionedReads(KeyValueReads[K, ValueAndTimestamp[V]]):
         scans = self._history.open(self._codec.encode_key(key), first_ms, last_ms, reverse=reverse)
         return RecordIterator(self._records(scans), scans)
 
-    def _records(self, scans: VersionScans) -> Iterator[VersionedRecord[V]]:
-        decode = self._values.decode_value
-        for place, version, time_ms, end_ms in scans.versions():
+    def _records(self, scans: VersionScans) -> Iterator[H]:
+        for place, version, _, end_ms in scans.versions():
             if not is_deletion(version):
-                yield VersionedRecord(decode(place, version[TIME_BYTES:]), time_ms, end_ms)
+                yield self._version(self._codec.decode_value(place, version), end_ms)
 
 
-class VersionedView(VersionedReads[K, V], TypedView):
-    """A read-only view of a versioned store, for any thread."""
+class HistoryView(VersionedReads[K, V, R, H], TypedView):
+    """The base of the views of versioned stores."""
 
-    def __init__(self, kind: Versioned[K, V], view: KeyValueView) -> None:
+    def __init__(self, kind: VersionedKind[K, V, R, H], view: KeyValueView) -> None:
         TypedView.__init__(self, view, kind.view)
         VersionedReads.__init__(self, kind, view, "of a view")
 
 
-class VersionedStore(VersionedReads[K, V], TypedStore):
-    """A versioned store for its writing thread, which reads its own uncommitted writes.
+class HistoryStore(VersionedReads[K, V, R, H], TypedStore):
+    """The base of versioned stores, but for the puts of values."""
 
-    Times are ints from 0 to below 2**62, in milliseconds since the Unix epoch. A key has one version of a time: a later
-    put of the same time replaces it. A put, or deletion, more than the retention before the stream time is dropped and
-    counted (``late_total``); some are logged as warnings.
-
-    Raises, all writes: TypeError and ValueError for an invalid time, and for a key or value that a serde or the store
-    refuses, before anything is staged; StoreCorruptedError; else as those of ``KeyValueStore``.
-    """
-
-    def __init__(self, kind: Versioned[K, V], staging: RecordStaging) -> None:
+    def __init__(self, kind: VersionedKind[K, V, R, H], staging: RecordStaging) -> None:
         TypedStore.__init__(self, kind, staging)
         VersionedReads.__init__(self, kind, staging.store, staging.store.name)
-        self._marks = marks_of(staging.store)
+        self._values = Codec(staging.store.name, kind.key, kind.value)
+        self._marks, self._headers = marks_of(staging.store), kind.keeps_headers
         self._retention_ms = kind.history_retention_ms
         self._late = LateRecords(staging)
         self._num_writes = 0
         """The number of versions since the last commit."""
 
-    def put(self, key: K, value: V | None, timestamp_ms: int) -> bool:
-        """Stage ``value`` as the version of ``key`` from ``timestamp_ms`` on; None deletes.
-
-        Return True if this is the latest version of the key now, and False if it is an older one or was dropped.
-        Source: KIP-914, which returns the time at which the version ends.
-        """
-        check_time_ms("timestamp_ms", timestamp_ms)
-        encoded = self._values.encode_key(key)
-        data = None if value is None else self._values.encode_value(key, value)
-        return self._stage_puts([(encoded, data, timestamp_ms)])
-
-    def put_all(self, records: Iterable[tuple[K, V | None, int]]) -> None:
-        """Stage all ``(key, value, timestamp_ms)`` as by a ``put`` of each, or none if one of them is refused."""
-        self._put_columns(*timed_columns(records))
-
-    def put_many(self, keys: Sequence[K], values: Sequence[V | None], timestamps_ms: Sequence[int]) -> None:
-        """Stage all ``values`` and their times under ``keys``, which are in the same order, like ``put_all``."""
-        check_lengths(keys, values=values, timestamps_ms=timestamps_ms)
-        self._put_columns(keys, values, timestamps_ms)
-
-    def delete(self, key: K, timestamp_ms: int) -> ValueAndTimestamp[V] | None:
+    def delete(self, key: K, timestamp_ms: int) -> R | None:
         """Stage that ``key`` has no value from ``timestamp_ms`` on, until its next version, if there is one.
 
         Return the version that was valid at that time, or None; None for a deletion that is dropped.
@@ -343,7 +352,7 @@ class VersionedStore(VersionedReads[K, V], TypedStore):
         check_time_ms("timestamp_ms", timestamp_ms)
         is_late = timestamp_ms < self._first_ms(stream_time_of(self._marks.mark(STREAM_TIME)))
         before = None if is_late else self.get(key, timestamp_ms)
-        self.put(key, None, timestamp_ms)
+        self._put(key, None, timestamp_ms)
         return before
 
     def delete_many(self, keys: Sequence[K], timestamps_ms: Sequence[int]) -> None:
@@ -351,11 +360,6 @@ class VersionedStore(VersionedReads[K, V], TypedStore):
         check_keys(keys, "delete_many")
         check_lengths(keys, timestamps_ms=timestamps_ms)
         self._put_columns(keys, [None] * len(keys), timestamps_ms)
-
-    def read_only(
-        self, isolation_level: IsolationLevel | None = None, bound: PositionBound | None = None
-    ) -> VersionedView[K, V]:
-        return cast(VersionedView[K, V], super().read_only(isolation_level, bound))
 
     @property
     def late_total(self) -> int:
@@ -365,28 +369,40 @@ class VersionedStore(VersionedReads[K, V], TypedStore):
     def _late_kept_total(self) -> int:
         return self._late.kept_total
 
-    def _put_columns(self, keys: Sequence[K], values: Sequence[V | None], timestamps_ms: Sequence[int]) -> None:
+    def _put(self, key: K, value: V | None, timestamp_ms: int, headers: Headers = ()) -> bool:
+        check_time_ms("timestamp_ms", timestamp_ms)
+        encoded = self._values.encode_key(key)
+        data = None if value is None else self._values.encode_value(key, value)
+        return self._stage_puts([(encoded, data, timestamp_ms, headers)])
+
+    def _put_columns(
+        self,
+        keys: Sequence[K],
+        values: Sequence[V | None],
+        timestamps_ms: Sequence[int],
+        headers: Sequence[Headers] | None = None,
+    ) -> None:
         for time_ms in timestamps_ms:
             check_time_ms("timestamp_ms", time_ms)
         encoded, data = self._values.encode_keys(keys), self._values.encode_values(keys, values)
-        self._stage_puts(list(zip(encoded, data, timestamps_ms, strict=True)))
+        self._stage_puts(list(zip(encoded, data, timestamps_ms, headers or [()] * len(encoded), strict=True)))
 
     def _stage_puts(self, puts: Sequence[Put]) -> bool:
         """Stage puts in one step, as if they came one by one; return whether the last one is the latest version."""
-        for key, _, _ in puts:
+        for key, *_ in puts:
             self._check_key(key)
         before = highest = stream_time_of(self._marks.mark(STREAM_TIME))
         first_ms = self._first_ms(highest)
-        versions = LatestVersions(self._lookup(puts))
+        versions = LatestVersions(self._lookup(puts), headers=self._headers)
         writes: list[StagedWrite] = []
         late: list[tuple[int, int, int]] = []
         is_latest = False
-        for key, data, time_ms in puts:
+        for key, data, time_ms, headers in puts:
             is_latest = False
             if time_ms < first_ms:
                 late.append((time_ms, highest, highest - first_ms + 1))
                 continue
-            own = versions.writes(key, data, time_ms)
+            own = versions.writes(key, data, time_ms, headers)
             is_latest = own[0].key.startswith(LATEST)
             writes += own
             highest = max(highest, time_ms)
@@ -404,7 +420,7 @@ class VersionedStore(VersionedReads[K, V], TypedStore):
     def _lookup(self, puts: Sequence[Put]) -> Callable[[bytes], bytes | None]:
         if len(puts) == 1:
             return self.store.get
-        places = list({LATEST + key for key, _, _ in puts})
+        places = list({LATEST + key for key, *_ in puts})
         return dict(zip(places, self.store.get_many(places), strict=True)).get
 
     def _stage(self, writes: Sequence[StagedWrite], marks: Mapping[str, bytes | None]) -> None:
@@ -429,3 +445,41 @@ class VersionedStore(VersionedReads[K, V], TypedStore):
         if expired is not None:
             keys, cursor = expired
             self._stage([StagedWrite(key, None) for key in keys], {CURSOR: cursor})
+
+
+class VersionedView(HistoryView[K, V, ValueAndTimestamp[V], VersionedRecord[V]], Generic[K, V]):
+    """A read-only view of a versioned store, for any thread."""
+
+
+class VersionedStore(HistoryStore[K, V, ValueAndTimestamp[V], VersionedRecord[V]], Generic[K, V]):
+    """A versioned store for its writing thread, which reads its own uncommitted writes.
+
+    Times are ints from 0 to below 2**62, in milliseconds since the Unix epoch. A key has one version of a time: a later
+    put of the same time replaces it. A put, or deletion, more than the retention before the stream time is dropped and
+    counted (``late_total``); some are logged as warnings.
+
+    Raises, all writes: TypeError and ValueError for an invalid time, and for a key or value that a serde or the store
+    refuses, before anything is staged; StoreCorruptedError; else as those of ``KeyValueStore``.
+    """
+
+    def put(self, key: K, value: V | None, timestamp_ms: int) -> bool:
+        """Stage ``value`` as the version of ``key`` from ``timestamp_ms`` on; None deletes.
+
+        Return True if this is the latest version of the key now, and False if it is an older one or was dropped.
+        Source: KIP-914, which returns the time at which the version ends.
+        """
+        return self._put(key, value, timestamp_ms)
+
+    def put_all(self, records: Iterable[tuple[K, V | None, int]]) -> None:
+        """Stage all ``(key, value, timestamp_ms)`` as by a ``put`` of each, or none if one of them is refused."""
+        self._put_columns(*timed_columns(records))
+
+    def put_many(self, keys: Sequence[K], values: Sequence[V | None], timestamps_ms: Sequence[int]) -> None:
+        """Stage all ``values`` and their times under ``keys``, which are in the same order, like ``put_all``."""
+        check_lengths(keys, values=values, timestamps_ms=timestamps_ms)
+        self._put_columns(keys, values, timestamps_ms)
+
+    def read_only(
+        self, isolation_level: IsolationLevel | None = None, bound: PositionBound | None = None
+    ) -> VersionedView[K, V]:
+        return cast(VersionedView[K, V], super().read_only(isolation_level, bound))

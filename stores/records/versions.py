@@ -17,13 +17,13 @@ Source: KIP-889. Kafka's ``RocksDBVersionedStore`` has the versions of a key and
 from __future__ import annotations
 
 from collections.abc import Callable
-from struct import error as struct_error
 from typing import Final
 
-from stores.contract.arguments import TIME_BOUND_MS
-from stores.errors import damaged
+from stores.contract.arguments import TIME_BOUND_MS, Headers
+from stores.errors import StoreCorruptedError, damaged
+from stores.records.headers import stored_time_ms, stored_value, with_headers
 from stores.records.segments import escaped, packed, unescaped, unpacked
-from stores.records.values import TIME, TIME_BYTES, StagedWrite, time_of
+from stores.records.values import TIME, TIME_BYTES, StagedWrite
 
 VERSIONED: Final = "versioned-key-value"
 """The kind in the description of a versioned store."""
@@ -33,13 +33,16 @@ INDEX: Final = b"\x03"
 BEHIND: Final = packed(TIME_BOUND_MS)
 """Above every time in a key, and below what may follow the same bytes in a longer one."""
 _DELETION: Final = 0x80
-"""The highest bit of a deletion's first byte. No time has it."""
+"""The highest bit of a deletion's first byte. No time has it, and none before headers."""
 Lookup = Callable[[bytes], bytes | None]
 
 
-def version_of(time_ms: int, data: bytes | None) -> bytes:
-    """Return the bytes of a version: its time and its value, or the complement of its time for a deletion."""
-    return TIME.pack(~time_ms) if data is None else TIME.pack(time_ms) + data
+def version_of(time_ms: int, data: bytes | None, headers: Headers = ()) -> bytes:
+    """Return the bytes of a version: its time and its value, with headers as ``stores.records.headers`` says.
+
+    Those of a deletion are the complement of its time.
+    """
+    return TIME.pack(~time_ms) if data is None else with_headers(data, time_ms, headers)
 
 
 def is_deletion(version: bytes) -> bool:
@@ -47,18 +50,27 @@ def is_deletion(version: bytes) -> bool:
     return bool(version) and version[0] >= _DELETION
 
 
-def value_in(version: bytes) -> bytes | None:
-    """Return the value of a version, None for a deletion."""
-    return None if is_deletion(version) else version[TIME_BYTES:]
+def value_in(key: bytes, version: bytes) -> bytes | None:
+    """Return the value of a version, which is under ``key``; None for a deletion. Raises: StoreCorruptedError."""
+    if is_deletion(version):
+        return None
+    try:
+        return stored_value(version)
+    except ValueError:
+        raise _unreadable(key) from None
 
 
 def time_in(key: bytes, version: bytes) -> int:
     """Return the time of a version, which is under ``key``. Raises: StoreCorruptedError."""
     try:
-        time_ms = time_of(version)
-    except struct_error:
-        raise damaged(f"the version under key {key!r} of a store has no time") from None
+        time_ms = stored_time_ms(version)
+    except ValueError:
+        raise _unreadable(key) from None
     return time_ms if time_ms >= 0 else ~time_ms
+
+
+def _unreadable(key: bytes) -> StoreCorruptedError:
+    return damaged(f"the version under key {key!r} of a store has no time, or headers that can't be read")
 
 
 def history_key(key: bytes, time_ms: int) -> bytes:
@@ -89,16 +101,16 @@ def most_bytes(key: bytes) -> int:
 class LatestVersions:
     """The writes of puts, one after the other, of which the earlier ones need not be in the store yet."""
 
-    def __init__(self, get: Lookup) -> None:
-        """``get`` is the lookup of the store."""
-        self._get = get
+    def __init__(self, get: Lookup, *, headers: bool) -> None:
+        """``get`` is the lookup of the store, which keeps headers or leaves them out."""
+        self._get, self._headers = get, headers
         self._pending: dict[bytes, bytes] = {}
 
     def forget(self) -> None:
         """Forget the writes so far: the store has them, or will not get them."""
         self._pending.clear()
 
-    def writes(self, key: bytes, data: bytes | None, time_ms: int) -> list[StagedWrite]:
+    def writes(self, key: bytes, data: bytes | None, time_ms: int, headers: Headers = ()) -> list[StagedWrite]:
         """Return the writes of a put; ``data`` None is a deletion. Two at most are logged.
 
         After a put that is not the latest version, the latest one is logged again. So the last record of a key in the
@@ -106,13 +118,14 @@ class LatestVersions:
         """
         place = LATEST + key
         latest = self._pending.get(place) or self._get(place)
-        own = StagedWrite(place, version_of(time_ms, data), key, data, time_ms)
+        version = version_of(time_ms, data, headers if self._headers else ())
+        own = StagedWrite(place, version, key, self._logged(place, version), time_ms)
         latest_ms = -1 if latest is None else time_in(place, latest)
         if latest is not None and time_ms < latest_ms:
             return [
                 own._replace(key=history_key(key, time_ms)),
                 StagedWrite(index_key(latest_ms, key, time_ms), b""),
-                StagedWrite(place, latest, key, value_in(latest), latest_ms),
+                StagedWrite(place, latest, key, self._logged(place, latest), latest_ms),
             ]
         writes = [own]
         if latest is not None and time_ms > latest_ms:
@@ -120,8 +133,12 @@ class LatestVersions:
             writes.append(StagedWrite(index_key(time_ms, key, latest_ms), b""))
         if data is None:
             writes.append(StagedWrite(index_key(time_ms, key, time_ms), b""))
-        self._pending[place] = version_of(time_ms, data)
+        self._pending[place] = version
         return writes
+
+    def _logged(self, place: bytes, version: bytes) -> bytes | None:
+        """Return ``StagedWrite.log_value`` of a version: see ``RecordKind.log_parts``."""
+        return version if self._headers and not is_deletion(version) else value_in(place, version)
 
 
 def expired_by(entry: bytes, get: Lookup) -> list[bytes]:

@@ -99,12 +99,13 @@ class Decoder:
 
     def _version(self, place: bytes, version: bytes) -> Line:
         """Return a version; the value of a deletion is None."""
-        time_ms, value = versions.time_in(place, version), versions.value_in(version)
-        return {
+        value, more = versions.value_in(place, version), {"timestamp_ms": versions.time_in(place, version)}
+        line: Line = {
             "key": _decoded(self._key, "key", versions.key_in(place), place),
             "value": None if value is None else _decoded(self._value, "value", value, place),
-            "timestamp_ms": time_ms,
+            **more,
         }
+        return line if value is None or not self._with_headers else line | _with_headers(place, version)[1]
 
 
 def _with_headers(key: bytes, stored: bytes) -> tuple[bytes, Line]:

@@ -207,7 +207,7 @@ class _Decoder:
             text, nothing, time_ms = shown_timer(key, value)
             return text, nothing, _time(time_ms), None, None
         if self._kind == VERSIONED:
-            data, shown_key = value_in(value), self._shown(self._key, key_in(key), "key", key)
+            data, shown_key = value_in(key, value), self._shown(self._key, key_in(key), "key", key)
             shown = None if data is None else self._shown(self._value, data, "value", key)
             return shown_key, shown, _time(time_in(key, value)), None, None
         start = end = timestamp = None

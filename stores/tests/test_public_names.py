@@ -34,6 +34,7 @@ from stores.records import (
     TimestampedKeyValue,
     TimestampedKeyValueWithHeaders,
     Versioned,
+    VersionedWithHeaders,
     Window,
 )
 from stores.tasks import MemoryBudget, ProcessingGuarantee, StoreConfig, StreamTask, TaskContext, TaskId
@@ -113,6 +114,7 @@ def test_a_context_shows_a_function_what_is_meant_for_it_alone(tmp_path: Path) -
             "delete delete_many delete_range put put_all put_if_absent put_many update",
         ),
         (Versioned(STR, INT64, 1), f"{LOOKUPS} get_versions", "delete delete_many put put_all put_many"),
+        (VersionedWithHeaders(STR, INT64, 1), f"{LOOKUPS} get_versions", "delete delete_many put put_all put_many"),
         (
             Window(STR, INT64, 1, 2),
             "all backward_all backward_fetch backward_fetch_all backward_fetch_range fetch fetch_all fetch_many "

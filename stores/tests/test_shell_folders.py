@@ -21,6 +21,7 @@ from stores.records import (
     Session,
     TimestampedKeyValue,
     TimestampedKeyValueWithHeaders,
+    VersionedWithHeaders,
     Window,
     Windowed,
 )
@@ -174,6 +175,14 @@ def test_dump_shows_the_headers_of_values(tmp_path: Path, capsys: pytest.Capture
     with sessions.over(open_store("lmdb", tmp_path / "sessions")) as store:
         store.put(Windowed("a", 20, 30), 7, 99, (("trace", b"\xff"),))
         store.commit()
+    versions = VersionedWithHeaders(key=STR, value=INT64, history_retention_ms=1000)
+    with versions.over(open_store("lmdb", tmp_path / "versions")) as store:
+        store.put_many(["a", "a"], [7, None], [20, 40], [(("trace", b"\xff"),), ()])
+        store.commit()
+    assert lines(capsys, "dump", tmp_path / "versions") == [
+        {"key": "a", "value": None, "timestamp_ms": 40},
+        {"key": "a", "value": 7, "timestamp_ms": 20, "headers_hex": [["trace", "ff"]]},
+    ]
     [session] = lines(capsys, "dump", tmp_path / "sessions")
     times = {"session_start_ms": 20, "session_end_ms": 30, "timestamp_ms": 99}
     assert session == {"key": "a", "value": 7, **times, "headers_hex": [["trace", "ff"]]}

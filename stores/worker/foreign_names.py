@@ -17,8 +17,8 @@ _ANSWERS = {
         rocksdb.config.setter
     """,
     "choose the engine with store.backend": "default.dsl.store dsl.store.suppliers.class",
-    "describe each store that is to keep headers as TimestampedKeyValueWithHeaders, or a window or session with "
-    "headers=True, in the application": """
+    "describe each store that is to keep headers as TimestampedKeyValueWithHeaders or VersionedWithHeaders, or a "
+    "window or session with headers=True, in the application": """
         dsl.store.format
     """,
     "drop it. A task takes the earliest of the next records of its inputs, as with 0, and does not wait for an "

@@ -26,6 +26,7 @@ from stores.records import (
     TimestampedKeyValue,
     TimestampedKeyValueWithHeaders,
     Versioned,
+    VersionedWithHeaders,
     Window,
     Windowed,
 )
@@ -177,6 +178,20 @@ KINDS = [
         # A deletion has to be later than what it deletes.
         put=lambda store, key, value, at: store.put(key, value, 80 if value is None else at),
         put_many=lambda store, records: put_columns(
+            store, [(key, value, 80 if value is None else at) for key, value, at in records]
+        ),
+        get=lambda store, key: store.get(key),
+        delete=lambda store, key: store.delete(key, 90),
+        delete_many=lambda store, keys: store.delete_many(keys, [90] * len(keys)),
+        place=str,
+        wrong_places=WRONG_KEYS,
+        wrong_written=[""],
+    ),
+    Kind(
+        "versioned with headers",
+        VersionedWithHeaders(STR, INT64, 100),
+        put=lambda store, key, value, at: store.put(key, value, 80 if value is None else at, HEADERS),
+        put_many=lambda store, records: put_columns_with_headers(
             store, [(key, value, 80 if value is None else at) for key, value, at in records]
         ),
         get=lambda store, key: store.get(key),

@@ -21,6 +21,7 @@ from stores.records import (
     TimestampedKeyValue,
     TimestampedKeyValueWithHeaders,
     Versioned,
+    VersionedWithHeaders,
     Window,
     Windowed,
 )
@@ -39,6 +40,7 @@ KINDS: dict[str, RecordKind] = {
     "expiring": TimestampedKeyValue(STR, INT64, ttl_ms=1_000),
     "headers": TimestampedKeyValueWithHeaders(STR, INT64, ttl_ms=1_000),
     "versioned": Versioned(STR, INT64, history_retention_ms=1_000),
+    "versioned with headers": VersionedWithHeaders(STR, INT64, history_retention_ms=1_000),
     "window": Window(STR, INT64, size_ms=10, retention_ms=1_000),
     "duplicates": Window(STR, INT64, size_ms=10, retention_ms=1_000, retain_duplicates=True),
     "session": Session(STR, INT64, retention_ms=1_000),
@@ -59,7 +61,7 @@ def use(kind: RecordKind, plain: KeyValueStore) -> None:
     elif isinstance(kind, Window):
         store.put("a", 1, 20)
         list(store.fetch("a", 0, 50))
-    elif isinstance(kind, Versioned):
+    elif isinstance(kind, Versioned | VersionedWithHeaders):
         store.put("a", 1, 20)
         list(store.get_versions("a"))
         store.get("a", 10)

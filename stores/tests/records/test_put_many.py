@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stores import open_store
-from stores.records import INT64, STR, RecordKind, TimestampedKeyValue, Versioned, Windowed
+from stores.records import INT64, STR, RecordKind, TimestampedKeyValue, Versioned, VersionedWithHeaders, Windowed
 from stores.records.expiry import STREAM_TIME
 from stores.tests.records.segmented import Logged, LoggingStaging, session, window
 
@@ -71,10 +71,11 @@ def test_many_records_leave_what_one_after_the_other_leaves(kind: RecordKind, tm
     assert left[0][3] > 5
 
 
-def test_many_versions_leave_what_one_after_the_other_leaves(tmp_path: Path) -> None:
+@pytest.mark.parametrize("described", [Versioned(STR, INT64, 30), VersionedWithHeaders(STR, INT64, 30)])
+def test_many_versions_leave_what_one_after_the_other_leaves(tmp_path: Path, described: Any) -> None:
     """Some come late or too late, or have the key of an earlier one of the list, or its time as well."""
     random = Random(SEED)
-    kind = Versioned(STR, INT64, 30)
+    kind, has_headers = described, described.log_parts is not None
     left: list[Any] = []
     batches = [
         [
@@ -90,15 +91,18 @@ def test_many_versions_leave_what_one_after_the_other_leaves(tmp_path: Path) -> 
             store = kind.staged(LoggingStaging(below, log))
             for batch in batches:
                 keys, values, times = map(list, zip(*batch, strict=True))
+                headers = [HEADERS[: number % 3] for number in range(len(batch))]
                 if form == "many":
-                    store.put_many(keys, values, times)
+                    store.put_many(keys, values, times, *([headers] if has_headers else ()))
                     store.delete_many(keys[:2], times[:2])
                 elif form == "all":
-                    store.put_all(batch)
+                    store.put_all(
+                        [(*put, each) for put, each in zip(batch, headers, strict=True)] if has_headers else batch
+                    )
                     store.put_all([(key, None, time) for key, time in zip(keys[:2], times[:2], strict=True)])
                 else:
-                    for put in batch:
-                        store.put(*put)
+                    for put, each in zip(batch, headers, strict=True):
+                        store.put(*put, *([each] if has_headers else ()))
                     for key, time in zip(keys[:2], times[:2], strict=True):
                         store.delete(key, time)
                 store._before_commit()

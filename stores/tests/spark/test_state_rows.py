@@ -30,6 +30,7 @@ from stores.records import (
     TimestampedKeyValue,
     TimestampedKeyValueWithHeaders,
     Versioned,
+    VersionedWithHeaders,
     Window,
     Windowed,
 )
@@ -51,6 +52,7 @@ KINDS: dict[str, RecordKind | None] = {
     "headed windows": Window(key=STR, value=INT64, size_ms=10, retention_ms=1000, headers=True),
     "named": TimestampedKeyValue(key=STR, value=JSON),
     "sessions": Session(key=STR, value=INT64, retention_ms=1000),
+    "sources": VersionedWithHeaders(key=STR, value=INT64, history_retention_ms=1000),
     "versions": Versioned(key=STR, value=INT64, history_retention_ms=1000),
     "windows": Window(key=STR, value=INT64, size_ms=10, retention_ms=1000, timestamped=True),
 }
@@ -66,6 +68,7 @@ def process(rows: Rows, context: Context) -> Iterator[Any]:
     context.store("headed windows").put("a", 7, 20, 25, (("trace", b"x"), ("none", None)))
     context.store("named").put("a", {"b": [1]}, 3000)
     context.store("sessions").put(Windowed("a\x00", 1000, 3000), -5)
+    context.store("sources").put("a", 9, 2500, (("trace", b"x"), ("none", None)))
     context.store("versions").put_many(["a\x00"] * 3, [context.version, 8, None], [2000, 2500, 1500])
     context.store("windows").put("a\x00", 7, 20, 25)
     yield "N1", 1
@@ -98,6 +101,7 @@ def test_each_kind_of_store_has_rows_with_its_key_value_and_times(tmp_path: Path
         ("headed windows", "a", "7", time(25), time(20), time(30)),
         ("named", "a", json.dumps({"b": [1]}), time(3000), None, None),
         ("sessions", "a\x00", "-5", None, time(1000), time(3000)),
+        ("sources", "a", "9", time(2500), None, None),
         ("versions", "a\x00", "8", time(2500), None, None),
         ("versions", "a\x00", None, time(1500), None, None),
         ("versions", "a\x00", "1", time(2000), None, None),

@@ -19,8 +19,8 @@ from stores.records import (
     Session,
     TimestampedKeyValue,
     TimestampedKeyValueWithHeaders,
-    ValueTimestampHeaders,
     Versioned,
+    VersionedWithHeaders,
     Window,
     Windowed,
 )
@@ -38,6 +38,7 @@ KINDS: Mapping[str, RecordKind] = {
     "timestamped": TimestampedKeyValue(key=BYTES, value=INT64),
     "headers": TimestampedKeyValueWithHeaders(key=BYTES, value=INT64),
     "versioned": Versioned(key=BYTES, value=INT64, history_retention_ms=RETENTION_MS),
+    "versioned-headers": VersionedWithHeaders(key=BYTES, value=INT64, history_retention_ms=RETENTION_MS),
     "window": Window(size_ms=SIZE_MS, **_WINDOWS),
     "timestamped-window": Window(size_ms=SIZE_MS, timestamped=True, **_WINDOWS),
     "window-headers": Window(size_ms=SIZE_MS, headers=True, **_WINDOWS),
@@ -74,6 +75,8 @@ def write(kind: str, record: Record, context: TaskContext, name: str = "s") -> N
         store.put(b"%b-%d" % (key, record.offset), record.offset, time_ms, headers_of(record.offset))
     elif kind in ("versioned", "window", "duplicates"):
         store.put(key, record.offset, time_ms)
+    elif kind == "versioned-headers":
+        store.put(key, record.offset, time_ms, headers_of(record.offset))
     elif kind == "timestamped-window":
         store.put(key, record.offset, time_ms, time_ms + 1)
     elif kind == "window-headers":
@@ -137,16 +140,16 @@ def values(
         for key in (b"0", b"1", b"2", b"3"):
             with view.fetch(key) as found:
                 contents.extend(value for _, value in found)
-    elif kind == "versioned":
+    elif "versioned" in kind:
         contents = []
         for key in (b"0", b"1", b"2", b"3"):
             with view.get_versions(key) as found:
-                contents.extend(record.value for record in found)
+                contents.extend(found)
     else:
         with view.all() as found:
             contents = [value for _, value in found]
     for value in contents:
-        assert not isinstance(value, ValueTimestampHeaders) or value.headers == headers_of(value.value)
+        assert not hasattr(value, "headers") or value.headers == headers_of(value.value)
     return sorted(value if isinstance(value, int) else value.value for value in contents)
 
 

@@ -11,8 +11,18 @@ from stores.changelog.partitioners import Partitioner
 from stores.config import StoreConfig
 from stores.contract.arguments import TIME_BOUND_MS
 from stores.interface import IsolationLevel, Position, PositionBound, TopicPartition
-from stores.records import BYTES, KeyValue, RecordKind, Serde, Session, Versioned, Window
+from stores.records import (
+    BYTES,
+    KeyValue,
+    RecordKind,
+    Serde,
+    Session,
+    ValueAndTimestamp,
+    ValueTimestampHeaders,
+    Window,
+)
 from stores.records.timestamped import TimestampedKind
+from stores.records.versioned import VersionedKind
 from stores.tasks.identifier import TaskId
 from stores.worker.queries.parameters import (
     KEY_ENCODING,
@@ -265,9 +275,12 @@ class VersionedQuery(KeyValueQuery):
         for time_ms in () if after is None else after[1:]:
             from_ms, to_ms = (from_ms, min(to_ms, time_ms)) if descending else (max(from_ms, time_ms), to_ms)
         with view.get_versions(key, from_ms, to_ms, reverse=descending) as records:
-            for value, time_ms, valid_to_ms in records:
-                times = {"timestamp_ms": time_ms, "valid_to_ms": valid_to_ms}
-                yield (forms.place(key), time_ms), {"key": forms.shown_key(key), **forms.fields(value), **times}
+            for value, time_ms, valid_to_ms, *headers in records:
+                shown = (
+                    ValueTimestampHeaders(value, time_ms, *headers) if headers else ValueAndTimestamp(value, time_ms)
+                )
+                fields = {**forms.fields(shown), "valid_to_ms": valid_to_ms}
+                yield (forms.place(key), time_ms), {"key": forms.shown_key(key), **fields}
 
     def is_place(self, place: Place) -> bool:
         return len(place) < 3 and all(type(time_ms) is int and abs(time_ms) <= TIME_MAX_MS for time_ms in place[1:])
@@ -330,7 +343,7 @@ def reads_of(kind: RecordKind | None) -> Reads:
         return KeyValueQuery("bytes", BYTES, BYTES)
     if isinstance(kind, KeyValue | TimestampedKind):
         return KeyValueQuery(kind.kind, kind.key, kind.value)
-    if isinstance(kind, Versioned):
+    if isinstance(kind, VersionedKind):
         return VersionedQuery(kind.kind, kind.key, kind.value)
     if isinstance(kind, Window):
         return WindowQuery(kind.kind, kind.key, kind.value)

@@ -117,6 +117,63 @@ def test_the_changelog_of_windows_has_the_values_alone_and_headers_are_the_recor
     assert kept(tmp_path / "other", INDEXED) == kept(tmp_path, INDEXED)
 
 
+@over_each_changelog
+@pytest.mark.parametrize("coalescing", [False, True])
+def test_the_changelog_of_versions_has_the_values_alone_and_headers_are_the_records(
+    tmp_path: Path, log: Changelog, coalescing: bool
+) -> None:
+    """A version that comes late has the latest one logged behind it, again with its headers."""
+    feed_times(log, range(1))
+
+    def put(record: Record, context: TaskContext) -> None:
+        store = context.store("s")
+        store.put_many([b"k", b"d"], [30, 1], [30, 1], [HEADERS, HEADERS])
+        store.put(b"k", 20, 20, HEADERS[1:])
+        store.delete(b"d", 2)
+
+    def shown(task: StreamTask) -> Any:
+        return [tuple(record) for key in (b"k", b"d") for record in task.store("s").get_versions(key)]
+
+    settings = {"process": put, "store_changelog_coalescing": coalescing}
+    with closing(typed_task(tmp_path, log, "versioned-headers", INDEXED, **settings)) as task:
+        task.open()
+        task.run(commit=True)
+        expected = shown(task)
+    assert expected == [(20, 20, 30, HEADERS[1:]), (30, 30, None, HEADERS), (1, 1, 2, HEADERS)]
+    latest = {record[0]: record[1:] for record in logged(log)}
+    assert latest == {b"k": (INT64.serialize(30), 30, HEADERS), b"d": (None, 2, ())}
+    assert {record[1:] for record in logged(log)} >= {(INT64.serialize(20), 20, HEADERS[1:])}
+    with closing(typed_task(tmp_path / "other", log, "versioned-headers", INDEXED)) as task:
+        task.open()
+        assert shown(task) == expected
+    with closing(typed_task(tmp_path / "back", log, "versioned", INDEXED)) as task:
+        task.open()
+        assert shown(task) == [record[:3] for record in expected]
+
+
+@pytest.mark.parametrize("backend", [INDEXED, "lmdb-native", "sqlite-indexed-batch"])
+def test_a_restart_is_the_upgrade_of_versions_and_the_way_back_is_refused(
+    tmp_path: Path, log: MemoryChangelog, backend: str
+) -> None:
+    feed_times(log, range(12))
+    with closing(typed_task(tmp_path, log, "versioned", backend)) as task:
+        task.open()
+        task.run(5, commit=True)
+    for folder, wiped in (("", False), ("restored", None)):
+        with closing(typed_task(tmp_path / folder, log, "versioned-headers", backend)) as task:
+            [report] = task.open()
+            assert wiped is None or (report.wiped, report.records) == (False, 0)
+            task.run(commit=True)
+            found = [record for key in (b"0", b"1", b"2", b"3") for record in task.store("s").get_versions(key)]
+            assert sorted((record.value, record.headers) for record in found) == [
+                (number, headers_of(number) if number > 4 else ()) for number in range(12)
+            ]
+    stored = kept(tmp_path, backend)
+    with pytest.raises(StoreIncompatibleError, match="headers"):
+        typed_task(tmp_path, log, "versioned", backend).open()
+    assert kept(tmp_path, backend) == stored
+
+
 @pytest.mark.parametrize("before", ["window", "timestamped-window", "session", "timestamped-session"])
 @pytest.mark.parametrize("backend", [INDEXED, "lmdb-native", "sqlite-indexed-batch"])
 def test_a_restart_is_the_upgrade_of_windows_and_the_way_back_is_refused(

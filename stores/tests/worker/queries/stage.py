@@ -26,6 +26,7 @@ from stores.records import (
     TimestampedKeyValue,
     TimestampedKeyValueWithHeaders,
     Versioned,
+    VersionedWithHeaders,
     Window,
 )
 from stores.tasks import NO_INTERVAL, StreamTask, TaskContext, TaskId, TaskSettings
@@ -52,6 +53,7 @@ KINDS: Mapping[str, RecordKind | None] = {
     "documents": KeyValue(key=JSON, value=BYTES),
     "prices": Versioned(key=STR, value=FLOAT64, history_retention_ms=1_000),
     "clicks": Window(key=STR, value=INT64, size_ms=1_000, retention_ms=YEAR_MS, retain_duplicates=True),
+    "sources": VersionedWithHeaders(key=STR, value=FLOAT64, history_retention_ms=1_000),
     "headed": Window(key=STR, value=JSON, size_ms=1_000, retention_ms=YEAR_MS, headers=True),
     "trips": Session(key=STR, value=JSON, retention_ms=YEAR_MS, timestamped=True),
 }

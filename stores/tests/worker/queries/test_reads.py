@@ -80,6 +80,12 @@ def test_a_value_with_headers_has_them_in_their_order(stage: Stage) -> None:
     headed = {**window, "headers": [{"name": "trace", "value": "x"}]}
     assert stage.ask("headed/range").body["records"][0] == headed
     assert stage.ask("headed/get", key="ann", window_start_ms=20).body["headers"] == []
+    stage.put("sources", ("ann", 1.5, 10, (("trace", b"x"),)), ("ann", 2.5, 20))
+    version = {"key": "ann", "value": 1.5, "timestamp_ms": 10, "valid_to_ms": 20}
+    versions = stage.ask("sources/versions", key="ann").body["records"]
+    assert versions[0] == {**version, "headers": [{"name": "trace", "value": "x"}]}
+    assert (versions[1]["valid_to_ms"], versions[1]["headers"]) == (None, [])
+    assert stage.ask("sources/get", key="ann", as_of_ms=19).body["headers"] == versions[0]["headers"]
 
 
 @pytest.mark.parametrize("encoding", ["base64", "hex", "BASE64"])
