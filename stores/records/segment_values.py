@@ -36,6 +36,9 @@ DROPPED: Final = "dropped"
 """The first segment that was not dropped. There is no record before it."""
 SEQUENCE: Final = "sequence"
 """The number of the next duplicate."""
+LOG_FORM: Final = "log_form"
+"""The mark of a store whose changelog has keys in the form of Kafka Streams (``STREAMS_FORM``)."""
+STREAMS_FORM: Final = b"streams"
 OLD_SEGMENTS: Final = "old_segments"
 """The segments of a timestamped store whose values have no timestamps: they are older than the upgrade."""
 
@@ -47,6 +50,11 @@ _RUNS_MAX = 2048
 _pack, _unpack_from = TIME.pack, TIME.unpack_from
 Runs = tuple[tuple[int, int], ...]
 """Segments as the first and the last one of each run, ascending."""
+
+
+def logs_for_streams(marked: SegmentMarks) -> bool:
+    """Return whether the store logs keys in the form of Kafka Streams, which has begun its changelog."""
+    return marked.mark(LOG_FORM) == STREAMS_FORM
 
 
 def number(marked: SegmentMarks, name: str) -> int:

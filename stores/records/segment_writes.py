@@ -15,6 +15,7 @@ from stores.records.segment_values import (
     OLD_SEGMENTS,
     SEQUENCE,
     SegmentValues,
+    logs_for_streams,
     mark_of,
     mark_setter,
     marks_of,
@@ -101,6 +102,8 @@ class SegmentWrites:
         """The mark from which ``_stream_time`` was read. A change or a rollback makes a different object."""
         self._segment, self._prefix = -1, b""
         """The segment of the last write, and the prefix of its keys."""
+        self._for_streams: bool | None = None
+        """True if keys are logged in the form of Kafka Streams; None before the first write, which finds it out."""
         self._writes = 0
         """The number of writes since the last commit."""
         self.late = LateRecords(staging)
@@ -125,8 +128,9 @@ class SegmentWrites:
             at = staging.timestamp_ms if timestamp_ms is None else timestamp_ms
             value = self._values.kept(data, at, segment, headers)
             log_value = self._values.logged(data, at, headers)
+        log_key = logged if self._for_streams is False else self._log_key(logged)
         try:
-            staging.put(self._prefix + logged, value, logged, log_value, timestamp_ms)
+            staging.put(self._prefix + logged, value, log_key, log_value, timestamp_ms)
         except BaseException as error:
             self._check_length(len(logged), error)
             raise
@@ -144,20 +148,21 @@ class SegmentWrites:
         late: list[tuple[int, int, int]] = []
         entries: dict[bytes, bool] = {}
         count = 0
-        for log_key, time_ms, data, timestamp_ms, headers in records:
+        for given, time_ms, data, timestamp_ms, headers in records:
             if sequenced and data is None:
                 continue
             kept_ms = self._late_by(time_ms, highest, is_removal=data is None)
             if kept_ms is not None:
                 late.append((time_ms, highest, kept_ms))
                 continue
-            logged = log_key[:-TIME_BYTES] + packed(first_number + count) if sequenced else log_key
+            logged = given[:-TIME_BYTES] + packed(first_number + count) if sequenced else given
             count += 1
             segment, value, log_value = time_ms // self._segment_ms, data, data
             if data is not None and not values.are_plain:
                 at = record_ms if timestamp_ms is None else timestamp_ms
                 value, log_value = values.kept(data, at, segment, headers), values.logged(data, at, headers)
-            writes.append(StagedWrite(packed(segment) + logged, value, logged, log_value, timestamp_ms))
+            log_key = logged if self._for_streams is False else self._log_key(logged)
+            writes.append(StagedWrite(packed(segment) + logged, value, log_key, log_value, timestamp_ms))
             if closing is not None:
                 writes += closing.writes(logged, time_ms, entries, is_removal=data is None)
             highest = max(highest, time_ms)
@@ -174,6 +179,12 @@ class SegmentWrites:
             # It is what the store returns from now on, unless it is rolled back or restored.
             self._stream_mark, self._stream_time = self._mark(STREAM_TIME), highest
             closing.moved(highest)
+
+    def _log_key(self, logged: bytes) -> bytes:
+        if self._for_streams is None:
+            # The restore is over, and all records of a changelog have one form.
+            self._for_streams = logs_for_streams(self._marks)
+        return self._keys.for_streams(logged) if self._for_streams else logged
 
     def _present_stream_time(self) -> int:
         mark = self._mark(STREAM_TIME)
@@ -200,7 +211,7 @@ class SegmentWrites:
             else:
                 self._staging.put_all([*(StagedWrite(*pair) for pair in pairs_of(marks)), *writes])
         except BaseException as error:
-            self._check_length(max((len(write.log_key or b"") for write in writes), default=0), error)
+            self._check_length(max((len(write.key) for write in writes), default=0) - SEGMENT_BYTES, error)
             raise
 
     def _check_length(self, logged_bytes: int, error: BaseException) -> None:

@@ -45,9 +45,12 @@ from stores.records.record_kind import (
 from stores.records.segment_scans import LiveScans, SegmentScans, existing_segments
 from stores.records.segment_values import (
     DROPPED,
+    LOG_FORM,
     OLD_SEGMENTS,
     SEQUENCE,
+    STREAMS_FORM,
     SegmentValues,
+    logs_for_streams,
     mark_of,
     marks_of,
     number,
@@ -154,10 +157,12 @@ class SegmentedKind(RecordKind):
         return SegmentConverter(store, self.retention, self.keys, values, self.index)
 
     def expired_records(self, store: KeyValueStore) -> Callable[[bytes], bool]:
-        mark, keys, retention = marks_of(store).mark, self.keys, self.retention
+        marks, keys, retention = marks_of(store), self.keys, self.retention
 
         def is_expired(key: bytes) -> bool:
-            return keys.is_logged(key) and keys.time(key) < retention.first_live_ms(stream_time_ms(mark))
+            own = key if keys.is_logged(key) else None
+            logged = keys.of_streams(key) if logs_for_streams(marks) else own
+            return logged is not None and keys.time(logged) < retention.first_live_ms(stream_time_ms(marks.mark))
 
         return is_expired
 
@@ -258,6 +263,7 @@ class SegmentConverter(RecordConverter):
     """A converter that puts each record into its segment, and leaves out records older than the retention.
 
     It decides by the stream time up to that record, as when it was written. It begins with the marks of ``store``.
+    If the first record has a key in the form of Kafka Streams, all have, and the store logs in that form from now on.
 
     Raises: UnfitRecordError for a record that is not of a store of this kind.
     """
@@ -275,16 +281,15 @@ class SegmentConverter(RecordConverter):
         self._retention, self._keys, self._values = retention, keys, values
         self._stream_time, self._next = stream_time_ms(marks.mark), number(marks, SEQUENCE)
         self._index, self._closed_ms = index, number(marks, CLOSED)
+        self._for_streams = logs_for_streams(marks)
+        self._for_us = self._stream_time >= 0 and not self._for_streams
+        """True once a record in our form is known, after which none of Kafka Streams can come."""
 
     def convert(self, record: LoggedRecord) -> Iterable[tuple[bytes, bytes | None]]:
-        key, data, keys = record.key, record.value, self._keys
-        if key is None:
+        data, keys = record.value, self._keys
+        if record.key is None:
             return ()
-        if not keys.is_logged(key):
-            raise UnfitRecordError(
-                f"the changelog of store {self._name!r} has a record under key {key!r}, which is not of a "
-                "store of this kind: use the kind that logged it, or another changelog"
-            )
+        key = self._logged(record.key)
         time_ms = keys.time(key)
         if time_ms <= self._stream_time - self._retention.retention_ms:
             return ()
@@ -298,6 +303,21 @@ class SegmentConverter(RecordConverter):
             pairs.append((self._index.entry(key), b"" if is_open else None))
         return pairs if self._keeps_marks else [*pairs, *pairs_of(self.marks())]
 
+    def _logged(self, key: bytes) -> bytes:
+        """Return a record's key in our form. Raises: UnfitRecordError."""
+        if not self._for_streams and self._keys.is_logged(key):
+            self._for_us = True
+            return key
+        logged = self._keys.of_streams(key)
+        # Zero bytes alone show no form.
+        if logged is None or self._for_us or not (self._for_streams or self._keys.time(logged)):
+            raise UnfitRecordError(
+                f"the changelog of store {self._name!r} has a record under key {key!r}, which is not of a "
+                "store of this kind: use the kind that logged it, or another changelog"
+            )
+        self._for_streams = True
+        return logged
+
     def _first_open_ms(self) -> int:
         return 0 if self._index is None else self._index.first_open_ms(self._stream_time, self._closed_ms)
 
@@ -307,6 +327,8 @@ class SegmentConverter(RecordConverter):
             marks[STREAM_TIME] = packed(self._stream_time)
         if self._keys.sequenced:
             marks[SEQUENCE] = packed(self._next)
+        if self._for_streams:
+            marks[LOG_FORM] = STREAMS_FORM
         if self._index is not None:
             # All that the committed stream time has closed was reported in its transaction.
             marks[CLOSED] = packed(self._first_open_ms())

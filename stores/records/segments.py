@@ -10,6 +10,10 @@ Kept in a window store: ``<segment><escaped key><window start>``, with ``<sequen
 retained. Kept in a session store: ``<segment><escaped key><session end><session start>``. Logged: the same without the
 segment, which follows from the first time.
 
+A store whose changelog Kafka Streams has begun logs keys in its form. That is the key as it is, then the window start
+and the number of a duplicate (4 bytes), or the session's end and start. So compaction finds the same keys, and Kafka
+Streams can read the changelog again.
+
 Source: Kafka, ``WindowKeySchema`` and ``SessionKeySchema``, whose keys have no escape: there a key that is a prefix of
 another may be between the windows of that one.
 """
@@ -30,6 +34,9 @@ SEQUENCE_BOUND: Final = (1 << 64) - 1
 """Above every number of a duplicate: the next one has to fit into 8 bytes."""
 SEGMENT_MS_MIN = 60_000
 """The shortest segment that is chosen by default. Source: Kafka Streams, ``Stores.persistentWindowStore``."""
+STREAMS_SEQUENCE_BYTES: Final = 4
+_STREAMS_SEQUENCES: Final = (1 << 31) - 1
+"""The number of a duplicate has 31 bits in Kafka Streams, and then begins again. Source: ``RocksDBWindowStore``."""
 
 packed = Struct(">Q").pack
 """Return the bytes of a number, 0 or more, whose order is that of the numbers."""
@@ -84,6 +91,14 @@ class SegmentKeys(ABC):
         """Return True if ``key`` may be one that the store logs."""
 
     @abstractmethod
+    def of_streams(self, key: bytes) -> bytes | None:
+        """Return the key that the store logs for ``key``, which is in the form of Kafka Streams; None if it is not."""
+
+    @abstractmethod
+    def for_streams(self, logged: bytes) -> bytes:
+        """Return a key that the store logs, in the form of Kafka Streams."""
+
+    @abstractmethod
     def times(self, key: bytes) -> dict[str, int]:
         """Return the times of a key with or without its segment, by name; the start is the first of them."""
 
@@ -103,6 +118,17 @@ class WindowKeys(SegmentKeys):
         is_key = is_part(key[: -self._num_bytes])
         return is_key and self.time(key) < TIME_BOUND_MS and self.sequence(key) < SEQUENCE_BOUND
 
+    def of_streams(self, key: bytes) -> bytes | None:
+        part, number = key[:-STREAMS_SEQUENCE_BYTES], unpacked(key[-STREAMS_SEQUENCE_BYTES:])
+        start_ms, most = unpacked(part[-TIME_BYTES:]), _STREAMS_SEQUENCES if self.sequenced else 0
+        if len(part) < TIME_BYTES or start_ms >= TIME_BOUND_MS or number > most:
+            return None
+        return self.logged(part[:-TIME_BYTES], start_ms, number)
+
+    def for_streams(self, logged: bytes) -> bytes:
+        number = self.sequence(logged) & _STREAMS_SEQUENCES
+        return self.key(logged) + packed(self.time(logged)) + number.to_bytes(STREAMS_SEQUENCE_BYTES, "big")
+
     def times(self, key: bytes) -> dict[str, int]:
         return {"window_start_ms": self.time(key)}
 
@@ -119,6 +145,14 @@ class SessionKeys(SegmentKeys):
 
     def is_logged(self, key: bytes) -> bool:
         return is_part(key[: -self._num_bytes]) and self.start(key) <= self.time(key) < TIME_BOUND_MS
+
+    def of_streams(self, key: bytes) -> bytes | None:
+        if len(key) < self._num_bytes or not self.start(key) <= self.time(key) < TIME_BOUND_MS:
+            return None
+        return escaped(key[: -self._num_bytes]) + key[-self._num_bytes :]
+
+    def for_streams(self, logged: bytes) -> bytes:
+        return self.key(logged) + logged[-self._num_bytes :]
 
     def start(self, logged: bytes) -> int:
         """Return the session's start from a key with or without its segment."""

@@ -16,7 +16,7 @@ Source: KIP-889. Kafka's ``RocksDBVersionedStore`` has the versions of a key and
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from stores.contract.arguments import TIME_BOUND_MS, Headers
@@ -96,6 +96,27 @@ def time_at_end(key: bytes) -> int:
 def most_bytes(key: bytes) -> int:
     """Return the length of the longest key under which the store keeps anything of ``key``."""
     return 1 + TIME_BYTES + len(key) + max(TIME_BYTES, key.count(0) + 1)
+
+
+def pairs_of_versions(
+    key: bytes, versions: Iterable[tuple[int, bytes | None]], first_ms: int
+) -> list[tuple[bytes, bytes]]:
+    """Return the pairs of all versions of ``key``, given as time and value from the latest one on; None is a deletion.
+
+    Versions that have ended by ``first_ms`` have expired and are left out, and so is a deletion of such a time.
+    """
+    pairs: list[tuple[bytes, bytes]] = []
+    end_ms: int | None = None
+    for time_ms, data in versions:
+        ended_ms = time_ms if end_ms is None and data is None else end_ms
+        if ended_ms is not None and ended_ms <= first_ms:
+            break
+        place = LATEST + key if end_ms is None else history_key(key, time_ms)
+        pairs.append((place, version_of(time_ms, data)))
+        if ended_ms is not None:
+            pairs.append((index_key(ended_ms, key, time_ms), b""))
+        end_ms = time_ms
+    return pairs
 
 
 class LatestVersions:

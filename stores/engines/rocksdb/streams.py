@@ -2,9 +2,11 @@
 
 A key-value store of Kafka Streams has its pairs in the family ``default``. A timestamped one has them in the family
 ``keyValueWithTimestamp``, and the values begin with eight bytes of their time. Its ``default`` has the pairs from
-before it had timestamps, which Kafka Streams moves when it next writes or reads their keys.
+before it had timestamps, which Kafka Streams moves when it next writes or reads their keys. The segments of a window
+or session store are such databases, and a versioned store is a plain one.
 
-Source: Kafka Streams 4.1, ``RocksDBStore`` and ``RocksDBTimestampedStore``; KIP-258.
+Source: Kafka Streams 4.1, ``RocksDBStore``, ``RocksDBTimestampedStore``, ``KeyValueSegment``, ``TimestampedSegment``,
+``LogicalKeyValueSegments``; KIP-258.
 """
 
 from __future__ import annotations
@@ -28,10 +30,10 @@ from stores.engines.rocksdb.engine import RocksDBEngine
 from stores.engines.rocksdb.reader import Mirror, mirrored
 from stores.engines.rocksdb.scan import RocksDBScan
 from stores.errors import StoreCorruptedError
-from stores.ordered import WHOLE
+from stores.ordered import WHOLE, ScanRange
 
 PLAIN, TIMESTAMPED = "default", "keyValueWithTimestamp"
-"""The column families of key-value stores of Kafka Streams."""
+"""The column families of databases of Kafka Streams."""
 
 
 class StreamsDatabase:
@@ -76,9 +78,9 @@ class StreamsDatabase:
         except Exception as error:
             raise reading_error(error) from error
 
-    def chunks(self, family: str) -> Iterator[list[tuple[bytes, bytes]]]:
-        """Yield all pairs of ``family`` in order, some hundred or about a megabyte at a time."""
-        scan = RocksDBScan(self._handles[family], WHOLE)
+    def chunks(self, family: str, bounds: ScanRange = WHOLE) -> Iterator[list[tuple[bytes, bytes]]]:
+        """Yield the pairs of ``family`` within ``bounds`` in order, some hundred or about a megabyte at a time."""
+        scan = RocksDBScan(self._handles[family], bounds)
         try:
             while chunk := scan.fetch():
                 yield chunk

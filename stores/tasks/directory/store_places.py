@@ -16,7 +16,7 @@ What Kafka Streams has left there is recognized, locked and removed here:
 
     0_3/rocksdb/counts            a key-value store: RocksDB's files, without the files of a store of the library
     0_3/rocksdb/counts.former     the same, once a store of the library takes its place
-    0_3/visits/visits.0           a segment of a window or session store
+    0_3/visits/visits.0           a segment of a window or session store, by the time at which it begins
 
 Nothing here opens a store. Links are never followed. Source: KIP-816, "Background", "Alternative 1"; Kafka Streams 4.1,
 ``StateDirectory``, ``RocksDBStore``, ``AbstractSegments``.
@@ -59,6 +59,27 @@ ENDS = (PREPARE_END, FORMER_END, SWAP_END)
 def beside(path: Path, end: str) -> Path:
     """Return the path beside the store at ``path`` with the ending ``end``."""
     return path.with_name(path.name + end)
+
+
+class StreamsFolder(NamedTuple):
+    """The folder of a store that Kafka Streams has left, and its databases: that folder itself, or its segments."""
+
+    path: Path
+    databases: tuple[Path, ...]
+
+    @property
+    def is_segmented(self) -> bool:
+        """True for a window or session store."""
+        return self.databases != (self.path,)
+
+    def remove(self) -> None:
+        """Remove RocksDB's files, and the folder unless it has others. It can be repeated. Raises: OSError."""
+        for database in self.databases:
+            remove_streams_store(database)
+        if self.is_segmented:
+            with suppress(OSError):
+                self.path.rmdir()
+            sync_folder(self.path.parent)
 
 
 class Place(NamedTuple):
@@ -180,26 +201,57 @@ _OWN = re.compile(
 """RocksDB's files besides CURRENT, and the position file of a store."""
 
 
+def left_by_streams(path: Path, segments: Path | None = None) -> StreamsFolder | None:
+    """Return what Kafka Streams has left: the database ``path``, or the segments in the folder ``segments``.
+
+    None if there is neither. A segment may have lost its file CURRENT. Raises: OSError.
+    """
+    if is_streams_store(path):
+        return StreamsFolder(path, (path,))
+    folders = () if segments is None else segment_folders(segments)
+    return StreamsFolder(segments, folders) if segments and any(map(is_streams_store, folders)) else None
+
+
+def segment_folders(path: Path) -> tuple[Path, ...]:
+    """Return the folders in ``path`` with names of segments, in the order of their times. No links. Raises: OSError."""
+    entries = [] if path.is_symlink() else _sorted_folders(path)
+    name = re.compile(re.escape(path.name) + r"\.[0-9]{1,19}")
+    folders = [entry for entry in entries if name.fullmatch(entry.name) and not is_store(entry)]
+    return tuple(sorted(folders, key=segment_start_ms))
+
+
+def segment_start_ms(path: Path) -> int:
+    """Return the time at which the segment with this folder begins."""
+    return int(path.name.rpartition(".")[2])
+
+
 def is_streams_store(path: Path) -> bool:
     """Return whether ``path`` has RocksDB's files, no store of the library, and no link. Raises: OSError."""
     return not path.is_symlink() and not path.parent.is_symlink() and (path / _CURRENT).is_file() and not is_store(path)
 
 
 @contextmanager
-def kept_from_streams(path: Path) -> Iterator[None]:
-    """Keep Kafka Streams from opening the store at ``path``, or any in its state directory, during the block.
+def kept_from_streams(*databases: Path) -> Iterator[None]:
+    """Keep Kafka Streams from opening the databases of a store, or any in its state directory, during the block.
 
     Its locks are record locks, which those of this library neither hold nor respect. Raises: StoreLockedError if a
     process has the store or the state directory open; StrangeFileError if something else than a file has the name of
     one of RocksDB's; OSError.
     """
-    for file in (*_own_files(path), path / _CURRENT):
-        check_plain(file, folder=False)
+    for path in databases:
+        for file in (*_own_files(path), path / _CURRENT):
+            check_plain(file, folder=False)
+    lock = _streams_lock(databases[0])
     with ExitStack() as locks:
-        for file in (path.parents[2] / ".lock", path / "LOCK"):
+        for file in (lock, *(path / "LOCK" for path in databases)):
             with suppress(FileNotFoundError):
                 locks.callback(os.close, _locked(file))
         yield
+
+
+def _streams_lock(database: Path) -> Path:
+    """Return the lock file of the state directory, in which a store is at ``TASK/FOLDER/DATABASE``."""
+    return database.parents[2] / ".lock"
 
 
 def remove_streams_store(path: Path) -> None:
@@ -207,7 +259,7 @@ def remove_streams_store(path: Path) -> None:
     for file in _own_files(path):
         file.unlink()
     sync_folder(path)
-    (path / _CURRENT).unlink()
+    (path / _CURRENT).unlink(missing_ok=True)
     with suppress(OSError):
         path.rmdir()
     sync_folder(path.parent)
@@ -231,14 +283,18 @@ def _locked(file: Path) -> int:
         fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError) as error:
         os.close(descriptor)
-        raise StoreLockedError(
-            f"{file.parent} is open in another process, such as Kafka Streams: close it there, and open the task "
-            "again. Nothing of it was changed"
-        ) from error
+        raise _open_elsewhere(file.parent) from error
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _open_elsewhere(path: Path) -> StoreLockedError:
+    return StoreLockedError(
+        f"{path} is open in another process, such as Kafka Streams: close it there, and open the task again. Nothing "
+        "of it was changed"
+    )
 
 
 LAYOUT_FILE, JOURNAL_FILE, RELOCATING_FILE = ".state-layout", ".relocation", ".relocating"

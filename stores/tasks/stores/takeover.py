@@ -1,9 +1,9 @@
-"""Takeover: a store of a task continues with the folder, offset and position that Kafka Streams has left for it.
+"""Takeover: a store continues with the folder, offset and position that Kafka Streams has left for it.
 
 The records are copied into a store of the configured backend, which is built in ``NAME.prepare``. Its last write has
-the offset of the task's checkpoint file and the position. Then it is closed and takes its place, and Kafka's files are
-removed (``stores.tasks.directory.replacement``). Until that is decided Kafka's folder counts, and the next opening
-starts over. If RocksDB is the backend's engine, Kafka's folder is in that place; else it is removed last.
+the offset of the checkpoint file and the position. Then it is closed and takes its place, and Kafka's files are removed
+(``stores.tasks.directory.replacement``). Until that is decided Kafka's folder counts, and the next opening starts over.
+If RocksDB is the backend's engine, Kafka's folder of a key-value store is in that place; else it is removed last.
 
 A folder that can't be taken over is removed like a store that can't be trusted, and restored from its changelog. One
 that another configuration could take over is refused unchanged, as a store of the library is.
@@ -14,11 +14,13 @@ Source: KIP-892, "Upgrading", "Interactive Query .position Offsets"; Kafka Strea
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, suppress
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
+from stores.changelog.interface import Record
 from stores.errors import (
     ChangelogLostError,
     CommitFailedError,
@@ -33,23 +35,26 @@ from stores.files.creation import is_complete, is_store, wipe
 from stores.files.plain_files import sync_folder, translated_system_errors
 from stores.interface import KeyValueStore, TopicPartition
 from stores.records.key_value import KeyValue
+from stores.records.record_kind import Pairs
+from stores.records.segmented import SegmentedKind
 from stores.records.timestamped import TimestampedKind
-from stores.records.values import TIME_BYTES
+from stores.records.versioned import VersionedKind
 from stores.registry import StoreBackend, backend_named
 from stores.tasks.directory.replacement import replace_store
 from stores.tasks.directory.store_places import (
     ENGINE_FOLDER,
     FORMER_END,
     PREPARE_END,
+    StreamsFolder,
     beside,
     is_streams_store,
     kept_from_streams,
+    left_by_streams,
     remove_streams_store,
+    segment_folders,
 )
-from stores.tasks.directory.task_files import StorePlan
-
-if TYPE_CHECKING:
-    from stores.engines.rocksdb.streams import StreamsDatabase
+from stores.tasks.directory.task_files import FollowingStore, StorePlan
+from stores.tasks.stores.left_store import LeftStore, NotTakenOverError
 
 PIECE_BYTES = 8 << 20
 """The size of keys and values from which a piece is written. A piece is in memory, and one atomic write."""
@@ -57,17 +62,220 @@ PIECE_BYTES = 8 << 20
 _log = logging.getLogger(__name__)
 
 
-class Takeover:
+class End(NamedTuple):
+    """The last offset of each partition that a store has, and its position."""
+
+    offsets: Mapping[TopicPartition, int]
+    position: Mapping[TopicPartition, int]
+
+
+class Takeover(ABC):
+    """The takeover of the database at ``source``, or of the segments in the folder ``segments``, by a store."""
+
+    def __init__(self, plan: FollowingStore, source: Path, segments: Path | None = None) -> None:
+        self._name, self._path, self._config = plan.name, plan.path, plan.config
+        self._changelog = plan.changelog
+        self._source, self._segments = source, segments
+        self._left_in = source
+        """The folder that Kafka Streams has left."""
+
+    @abstractmethod
+    def _log_lost(self) -> ChangelogLostError | None:
+        """Return the error to raise if the store has records; None if its changelog is not empty."""
+
+    @abstractmethod
+    def _end(self) -> End:
+        """Return what the checkpoint file says. Raises: TaskCorruptedError, StoreIncompatibleError."""
+
+    def _take(self) -> None:
+        """Take over what is there, or complete a takeover that was interrupted."""
+        if not backend_named(self._config.backend).persistent:
+            return
+        with translated_system_errors(self._source):
+            self._remove_rest()
+            folder = self._folder()
+            if folder is None:
+                return
+            with kept_from_streams(*folder.databases):
+                in_place = folder.path == self._path
+                if in_place or not (is_complete(self._path) and is_store(self._path)):
+                    self._build(folder)
+                elif self._log_lost() is not None:
+                    return
+                if not in_place:
+                    folder.remove()
+
+    def discard(self) -> None:
+        """Remove the folder that Kafka Streams has left, if there is one. Raises: StoreLockedError."""
+        if not backend_named(self._config.backend).persistent:
+            return
+        with translated_system_errors(self._source):
+            folder = self._folder()
+            if folder is None:
+                return
+            with kept_from_streams(*folder.databases):
+                wipe(beside(self._path, PREPARE_END))
+                if folder.path == self._path:
+                    self._clear_place()
+                else:
+                    folder.remove()
+
+    def _folder(self) -> StreamsFolder | None:
+        folder = left_by_streams(self._source, self._segments)
+        if folder is not None:
+            self._left_in = folder.path
+        return folder
+
+    def _build(self, folder: StreamsFolder) -> None:
+        """Build the new store beside its place, and put it there. An unfinished one is removed first."""
+        new = beside(self._path, PREPARE_END)
+        wipe(new)
+        try:
+            self._copy(folder, new)
+        except CommitFailedError as error:
+            with suppress(StoreError):
+                wipe(new)
+            raise StoreUnavailableError(
+                f"{self._left_in} could not be taken over, and is as it was: {error}"
+            ) from error
+        except BaseException as error:
+            with suppress(StoreError):
+                wipe(new)
+            lost = self._log_lost() if isinstance(error, StoreCorruptedError) else None
+            if lost is not None:
+                raise lost from error
+            raise
+        replace_store(self._path)
+
+    def _copy(self, folder: StreamsFolder, into: Path) -> None:
+        """Copy all records into a new store in ``into``, then the offsets and the position."""
+        with self._told(), closing(self._opened(folder)) as left:
+            left.check_families()
+            lost = self._log_lost()
+            if lost is not None and not left.is_empty():
+                raise lost
+            end = self._end()
+            self._check_config(folder)
+            left.check()
+            self._check_last(left, end.offsets)
+            with closing(self._config.open(into, name=self._name)) as store:
+                num_pairs = self._write(store, left, end)
+        _log.info(
+            "store %r: took over %d pairs of Kafka Streams in %s, at %s",
+            self._name,
+            num_pairs,
+            self._left_in,
+            ", ".join(f"offset {offset} of {topic}-{number}" for (topic, number), offset in end.offsets.items()),
+        )
+
+    def _opened(self, folder: StreamsFolder) -> LeftStore:
+        # They need rocksdict, which the configured backend may not need.
+        from stores.tasks.stores.streams_records import LeftPairs, LeftSegments, LeftVersions
+
+        records = self._config.records
+        if folder.is_segmented and isinstance(records, SegmentedKind):
+            return LeftSegments(folder.databases, records)
+        if isinstance(records, VersionedKind):
+            return LeftVersions(folder.path, records)
+        return LeftPairs(folder.path, timestamped=isinstance(records, TimestampedKind))
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Name the store in the error for one that can't be taken over."""
+        try:
+            yield
+        except NotTakenOverError as error:
+            raise (self._unfit if error.fits_another else self._refused)(str(error)) from error
+
+    def _check_config(self, folder: StreamsFolder) -> None:
+        """Check the configured store. Raises: StoreIncompatibleError if another one would do; TaskCorruptedError."""
+        config, records = self._config, self._config.records
+        backend = backend_named(config.backend)
+        if isinstance(backend, StoreBackend) or not backend.manages_offsets:
+            raise self._unfit(f"stores of {backend.name} do not keep its offset with its records")
+        if not (
+            folder.is_segmented or records is None or isinstance(records, KeyValue | TimestampedKind | VersionedKind)
+        ):
+            raise self._unfit(f"it is configured as a {records.kind} store")
+        if isinstance(records, TimestampedKind) and records.ttl_ms is not None:
+            raise self._unfit("its configuration has a ttl_ms")
+        if config.upgrade is not None:
+            raise self._refused("its configuration has an upgrade")
+
+    def _check_last(self, left: LeftStore, offsets: Mapping[TopicPartition, int]) -> None:
+        """Check that the store has the changelog records at its offsets. Raises: TaskCorruptedError."""
+        for partition, offset in offsets.items():
+            record = self._record_at(partition, offset)
+            if record is not None and left.lacks(record):
+                topic, number = partition
+                raise self._refused(f"it does not have the record at its offset {offset} of {topic}-{number}")
+
+    def _record_at(self, partition: TopicPartition, offset: int) -> Record | None:
+        """Return the record at an offset, None if it is not there any more or has no key."""
+        try:
+            record = next(self._changelog.read(partition, offset), None)
+        except OffsetOutOfRangeError:
+            return None
+        return record if record is not None and record.offset == offset and record.key is not None else None
+
+    def _write(self, store: KeyValueStore, left: LeftStore, end: End) -> int:
+        if self._config.records is not None:
+            self._config.records.prepare(store)
+        num_pairs = 0
+        with closing(left.steps(store)) as steps:
+            for piece in _pieces(steps):
+                try:
+                    store.restore(piece, {})
+                except ValueError as error:
+                    raise self._unfit(str(error)) from error
+                num_pairs += len(piece)
+        store.restore([], end.offsets, end.position, left.marks() or None)
+        return num_pairs
+
+    def _clear_place(self) -> None:
+        """Remove Kafka's folder, and move foreign files of it out of the way."""
+        former = beside(self._path, FORMER_END)
+        wipe(former)
+        self._path.rename(former)
+        sync_folder(former.parent)
+        remove_streams_store(former)
+
+    def _remove_rest(self) -> None:
+        """Remove the rest of a Kafka's folder whose removal was interrupted."""
+        in_place = self._source == self._path
+        rest = beside(self._path, FORMER_END) if in_place else self._source
+        if not is_streams_store(rest):
+            _remove_empty([rest])
+        elif in_place and not is_streams_store(self._path):
+            remove_streams_store(rest)
+        if self._segments is not None:
+            _remove_empty([*segment_folders(self._segments), self._segments])
+
+    def _unfit(self, reason: str) -> StoreIncompatibleError:
+        return StoreIncompatibleError(
+            f"Kafka Streams has left the store {self._name!r} in {self._left_in}, and it can't be taken over: "
+            f"{reason}. Change the configuration, or remove that folder to restore the store from its changelog. "
+            "Nothing of it was changed"
+        )
+
+    def _refused(self, reason: str) -> TaskCorruptedError:
+        return TaskCorruptedError(f"Kafka Streams has left it in {self._left_in}, and it can't be taken over: {reason}")
+
+
+class TaskTakeover(Takeover):
     """The takeover of a store by the one of ``plan``, whose checkpoint file is Kafka's."""
 
     def __init__(self, plan: StorePlan) -> None:
-        self._plan = plan
-        self._name, self._path, self._config, self._partition = plan.name, plan.path, plan.config, plan.partition
         folder, path = plan.checkpoint.path.parent, plan.path
+        segmented = isinstance(plan.config.records, SegmentedKind)
         # In the layout store-partition the folder is the store's own, and the engine's folder is the store.
-        self._source = path.with_name(ENGINE_FOLDER) if path.parent == folder else folder / ENGINE_FOLDER / plan.name
-        self._in_place = self._source == path
-        self._timestamped = isinstance(plan.config.records, TimestampedKind)
+        if path.parent == folder:
+            super().__init__(plan, path.with_name(ENGINE_FOLDER))
+        else:
+            super().__init__(plan, folder / ENGINE_FOLDER / plan.name, folder / plan.name if segmented else None)
+        self._plan, self._partition = plan, plan.partition
+        self._offset: int | None = None
+        self._position: Callable[[], Mapping[TopicPartition, int]] = dict
 
     def run(self, offset: int | None, position: Callable[[], Mapping[TopicPartition, int]]) -> None:
         """Take the store over if Kafka Streams has left one, or complete a takeover that was interrupted.
@@ -78,101 +286,15 @@ class Takeover:
         StoreIncompatibleError if only another configuration can take it over; StoreLockedError if Kafka Streams has it
         open; ChangelogLostError; StoreUnavailableError. Kafka's folder is then as it was.
         """
-        if not backend_named(self._config.backend).persistent:
-            return
-        with translated_system_errors(self._source):
-            self._remove_rest()
-            if not is_streams_store(self._source):
-                return
-            with kept_from_streams(self._source):
-                if self._in_place or not (is_complete(self._path) and is_store(self._path)):
-                    self._build(offset, position)
-                elif self._plan.is_log_empty:
-                    return
-                if not self._in_place:
-                    remove_streams_store(self._source)
+        self._offset, self._position = offset, position
+        self._take()
 
-    def discard(self) -> None:
-        """Remove the folder that Kafka Streams has left, if there is one. Raises: StoreLockedError."""
-        if not backend_named(self._config.backend).persistent:
-            return
-        with translated_system_errors(self._source):
-            if not is_streams_store(self._source):
-                return
-            with kept_from_streams(self._source):
-                wipe(beside(self._path, PREPARE_END))
-                if self._in_place:
-                    self._clear_place()
-                else:
-                    remove_streams_store(self._source)
-
-    def _check_config(self) -> None:
-        """Check the configured store. Raises: StoreIncompatibleError if another one would do; TaskCorruptedError."""
-        config, records = self._config, self._config.records
-        backend = backend_named(config.backend)
-        if isinstance(backend, StoreBackend) or not backend.manages_offsets:
-            raise self._unfit(f"stores of {backend.name} do not keep its offset with its records")
-        if not (records is None or isinstance(records, KeyValue | TimestampedKind)):
-            raise self._unfit(f"it is configured as a {records.kind} store")
-        if isinstance(records, TimestampedKind) and records.ttl_ms is not None:
-            raise self._unfit("its configuration has a ttl_ms")
-        if config.upgrade is not None:
-            raise self._refused("its configuration has an upgrade")
-
-    def _build(self, offset: int | None, position: Callable[[], Mapping[TopicPartition, int]]) -> None:
-        """Build the new store beside its place, and put it there. An unfinished one is removed first."""
-        folder = beside(self._path, PREPARE_END)
-        wipe(folder)
-        try:
-            records = self._copy(folder, offset, position)
-        except CommitFailedError as error:
-            with suppress(StoreError):
-                wipe(folder)
-            raise StoreUnavailableError(f"{self._source} could not be taken over, and is as it was: {error}") from error
-        except BaseException as error:
-            with suppress(StoreError):
-                wipe(folder)
-            if isinstance(error, StoreCorruptedError) and self._plan.is_log_empty:
-                raise self._log_lost() from error
-            raise
-        _log.info(
-            "store %r: took over %d records of Kafka Streams in %s, at offset %d of %s-%d",
-            self._name,
-            records,
-            self._source,
-            offset,
-            *self._partition,
-        )
-        replace_store(self._path)
-
-    def _copy(self, folder: Path, offset: int | None, position: Callable[[], Mapping[TopicPartition, int]]) -> int:
-        """Copy all records into a new store in ``folder``, then the offset and the position. Return their number."""
-        # It needs rocksdict, which the configured backend may not need.
-        from stores.engines.rocksdb.streams import PLAIN, TIMESTAMPED, StreamsDatabase
-
-        family = TIMESTAMPED if self._timestamped else PLAIN
-        with closing(StreamsDatabase(self._source)) as database:
-            unknown = sorted(database.families - {PLAIN, TIMESTAMPED})
-            if unknown:
-                raise self._unfit(f"it has the column families {', '.join(unknown)}, which are not known here")
-            if self._plan.is_log_empty and not all(map(database.is_empty, database.families)):
-                raise self._log_lost()
-            if offset is None:
-                if other := self._other_changelog():
-                    raise self._unfit(f"the checkpoint file has the offset of {other}, of another application ID")
-                raise self._refused("the checkpoint file has no offset for it, so Kafka Streams was not closed cleanly")
-            self._check_config()
-            if self._timestamped is not (TIMESTAMPED in database.families):
-                raise self._unfit(
-                    "it has no timestamps, and the configured store has"
-                    if self._timestamped
-                    else "it has timestamps, and the configured store has none"
-                )
-            if self._timestamped and not database.is_empty(PLAIN):
-                raise self._refused("some of its records are from before it had timestamps")
-            self._check_last(database, family, offset)
-            with closing(self._config.open(folder, name=self._name)) as store:
-                return self._write(store, database.chunks(family), offset, position())
+    def _end(self) -> End:
+        if self._offset is None:
+            if other := self._other_changelog():
+                raise self._unfit(f"the checkpoint file has the offset of {other}, of another application ID")
+            raise self._refused("the checkpoint file has no offset for it, so Kafka Streams was not closed cleanly")
+        return End({self._partition: self._offset}, self._position())
 
     def _other_changelog(self) -> str | None:
         """Return the changelog topic of this store and another application in the checkpoint file; None for none."""
@@ -185,82 +307,30 @@ class Takeover:
                     return other
         return None
 
-    def _write(
-        self,
-        store: KeyValueStore,
-        chunks: Iterable[list[tuple[bytes, bytes]]],
-        offset: int,
-        position: Mapping[TopicPartition, int],
-    ) -> int:
-        if self._config.records is not None:
-            self._config.records.prepare(store)
-        records = 0
-        for piece in _pieces(chunks):
-            try:
-                store.restore(piece, {})
-            except ValueError as error:
-                raise self._unfit(str(error)) from error
-            records += len(piece)
-        store.restore([], {self._partition: offset}, position)
-        return records
-
-    def _check_last(self, database: StreamsDatabase, family: str, offset: int) -> None:
-        """Check that the store has the changelog record at its offset, if there is one. Raises: TaskCorruptedError."""
-        try:
-            record = next(self._plan.changelog.read(self._partition, offset), None)
-        except OffsetOutOfRangeError:
-            return
-        if record is None or record.offset != offset or record.key is None:
-            return
-        value = database.get(family, record.key)
-        if value is not None and self._timestamped:
-            value = value[TIME_BYTES:]
-        if value != record.value:
-            raise self._refused(f"it does not have the changelog record at its offset {offset}")
-
-    def _clear_place(self) -> None:
-        """Remove Kafka's folder, and move foreign files of it out of the way."""
-        former = beside(self._path, FORMER_END)
-        wipe(former)
-        self._path.rename(former)
-        sync_folder(former.parent)
-        remove_streams_store(former)
-
-    def _remove_rest(self) -> None:
-        """Remove the rest of a Kafka's folder whose removal was interrupted."""
-        rest = beside(self._path, FORMER_END) if self._in_place else self._source
-        if not is_streams_store(rest):
-            if rest.is_dir():
-                with suppress(OSError):
-                    rest.rmdir()
-        elif self._in_place and not is_streams_store(self._path):
-            remove_streams_store(rest)
-
-    def _log_lost(self) -> ChangelogLostError:
+    def _log_lost(self) -> ChangelogLostError | None:
+        if not self._plan.is_log_empty:
+            return None
         topic, number = self._partition
         return ChangelogLostError(
-            f"the changelog {topic}-{number} is empty, and Kafka Streams has left records in {self._source}: "
+            f"the changelog {topic}-{number} is empty, and Kafka Streams has left records in {self._left_in}: "
             "use its application ID and its brokers, or remove that folder to start over"
         )
 
-    def _unfit(self, reason: str) -> StoreIncompatibleError:
-        return StoreIncompatibleError(
-            f"Kafka Streams has left the store {self._name!r} in {self._source}, and it can't be taken over: {reason}. "
-            "Change the configuration, or remove that folder to restore the store from its changelog. Nothing of it "
-            "was changed"
-        )
 
-    def _refused(self, reason: str) -> TaskCorruptedError:
-        return TaskCorruptedError(f"Kafka Streams has left it in {self._source}, and it can't be taken over: {reason}")
+def _remove_empty(folders: Iterable[Path]) -> None:
+    for folder in folders:
+        if not folder.is_symlink():
+            with suppress(OSError):
+                folder.rmdir()
 
 
-def _pieces(chunks: Iterable[list[tuple[bytes, bytes]]]) -> Iterator[list[tuple[bytes, bytes | None]]]:
-    """Join ``chunks`` to pieces of about ``PIECE_BYTES``."""
-    piece: list[tuple[bytes, bytes | None]] = []
+def _pieces(steps: Iterable[Sequence[tuple[bytes, bytes | None]]]) -> Iterator[Pairs]:
+    """Join ``steps`` to pieces of about ``PIECE_BYTES``."""
+    piece: Pairs = []
     piece_bytes = 0
-    for chunk in chunks:
-        piece += chunk
-        piece_bytes += sum(len(key) + len(value) for key, value in chunk)
+    for step in steps:
+        piece += step
+        piece_bytes += sum(len(key) + len(value or b"") for key, value in step)
         if piece_bytes >= PIECE_BYTES:
             yield piece
             piece, piece_bytes = [], 0

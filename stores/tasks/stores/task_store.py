@@ -56,7 +56,7 @@ from stores.tasks.stores.noted_damage import check_noted, is_damaged
 from stores.tasks.stores.shown_store import ShownStore
 from stores.tasks.stores.store_format import StoreFormat, history_of
 from stores.tasks.stores.store_metrics import TaskStoreCounters
-from stores.tasks.stores.takeover import Takeover
+from stores.tasks.stores.takeover import TaskTakeover
 
 _log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class TaskStore(LogFollower):
         self._positions = PositionFiles(
             plan.checkpoint.path.with_name(f"{self.name}.position"), self.path / ".position"
         )
-        self._takeover = Takeover(plan)
+        self._takeover = TaskTakeover(plan)
         self._trust = Trust(exactly_once=exactly_once)
         self._verify = verify
         self.snapshots = snapshots_of(plan, snapshots)

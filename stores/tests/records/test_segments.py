@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,6 +68,39 @@ def test_session_keys_are_ordered_by_key_then_end_then_start(
     assert (keys.key(first), keys.start(first), keys.time(first)) == one
     assert keys.is_logged(first)
     assert one == other or not second.startswith(first)
+
+
+@pytest.mark.parametrize("sequenced", [False, True])
+@given(KEYS, TIMES, st.integers(1, 2**31 - 1))
+def test_a_window_key_has_a_form_of_kafka_streams(sequenced: bool, key: bytes, start_ms: int, number: int) -> None:
+    """Source: Kafka Streams, ``WindowKeySchema.toStoreKeyBinary``."""
+    keys = WindowKeys(sequenced)
+    logged = keys.logged(key, start_ms, number)
+    theirs = key + struct.pack(">qi", start_ms, number if sequenced else 0)
+    assert keys.for_streams(logged) == theirs
+    assert keys.of_streams(theirs) == logged
+    assert keys.of_streams(theirs[-11:]) is None
+
+
+@given(KEYS, TIMES, TIMES)
+def test_a_session_key_has_a_form_of_kafka_streams(key: bytes, one_ms: int, other_ms: int) -> None:
+    """Source: Kafka Streams, ``SessionKeySchema.writeBinary``."""
+    start_ms, end_ms = sorted((one_ms, other_ms))
+    keys = SessionKeys()
+    theirs = key + struct.pack(">qq", end_ms, start_ms)
+    assert keys.for_streams(keys.logged(key, start_ms, end_ms)) == theirs
+    assert keys.of_streams(theirs) == keys.logged(key, start_ms, end_ms)
+    assert keys.of_streams(theirs[-15:]) is None
+
+
+@pytest.mark.parametrize("number", [1, 2**31, 2**32 - 1])
+def test_a_number_that_kafka_streams_has_not_is_none_of_its_form(number: int) -> None:
+    theirs = b"k" + struct.pack(">qI", 5_000, number)
+    assert WindowKeys().of_streams(theirs) is None
+    assert (WindowKeys(sequenced=True).of_streams(theirs) is None) == (number >= 2**31)
+    assert WindowKeys(sequenced=True).for_streams(WindowKeys(sequenced=True).logged(b"k", 5_000, number))[-4:] == (
+        number % 2**31
+    ).to_bytes(4, "big")
 
 
 @given(st.binary(max_size=30))

@@ -31,6 +31,7 @@ from stores.tasks.stores import earlier_store, log_follower, log_format, store_f
 from stores.tests.files import test_format as formats
 from stores.tests.forked_call import call_until_killed
 from stores.tests.snapshots.test_kills import FAILPOINTS as KILLS_OF_SNAPSHOTS
+from stores.tests.tasks import streams_kinds
 from stores.tests.tasks.directory import test_layout_change as layouts
 from stores.tests.tasks.directory import test_state_directory as directories
 from stores.tests.tasks.directory.relocating import (
@@ -149,6 +150,12 @@ CASES = [
     *cases("takeover", INDEXED, "right", before=[CREATED, SYNCED], after=AT_ONCE, hits=[2]),
     *cases("takeover", INDEXED, "right", after=[RENAMED], hits=[3, 4]),
     *cases("takeover", LMDB, "left", before=[CREATED, SYNCED], after=replacement.FAILPOINTS),
+    *(
+        case
+        for backend, kind in ((INDEXED, "window"), (LMDB, "duplicates"), (NATIVE, "session"), (INDEXED, "versioned"))
+        for case in cases("kind takeover", backend, kind, before=[CREATED, SYNCED], after=replacement.FAILPOINTS)
+    ),
+    *cases("kind takeover", INDEXED, "versioned", after=[RENAMED], hits=[2]),
     *(
         case
         for durability in Durability
@@ -318,6 +325,27 @@ def check_takeover(folder: Path, left: Left, begun: None, backend: str, name: st
         check_and_count_on(folder, log, backend, [(False, 0)] * 2)
 
 
+def begin_kind_takeover(folder: Path, backend: str, kind: str) -> None:
+    with SqliteChangelog(folder / "log.sqlite") as log:
+        streams_kinds.left_by_streams(folder, log, kind)
+
+
+def take_over_kind(folder: Path, backend: str, kind: str) -> None:
+    streams_kinds.kind_task(folder, SqliteChangelog(folder / "log.sqlite"), kind, backend).open()
+
+
+def check_kind_takeover(folder: Path, left: Left, begun: None, backend: str, kind: str) -> None:
+    path = store_folder(folder, backend, "s")
+    is_decided = beside(path, SWAP_END).exists() or (path.is_dir() and is_complete(path) and not is_streams_store(path))
+    assert is_decided == (left is AFTER)
+    with SqliteChangelog(folder / "log.sqlite") as log:
+        for _ in range(2):
+            with closing(streams_kinds.kind_task(folder, log, kind, backend)) as task:
+                assert [(report.wiped, report.records) for report in task.open()] == [(False, 0)]
+                assert streams_kinds.contents(kind, task) == streams_kinds.model(kind, streams_kinds.PUTS)
+    assert not streams_kinds.segments_folder(folder).exists()
+
+
 def begin_offset_import(folder: Path, backend: str, durability: Durability) -> None:
     with SqliteChangelog(folder / "log.sqlite") as log:
         leave_to_import(folder, log, durability)
@@ -420,13 +448,14 @@ CHANGES = {
     "rolling upgrade": Change(begin_upgrade, partial(upgrade, way=ROLLING), check_rolling_upgrade),
     "rewriting": Change(begin_upgrade, partial(upgrade, way="rewriting"), check_rewriting),
     "takeover": Change(begin_takeover, take_over, check_takeover),
+    "kind takeover": Change(begin_kind_takeover, take_over_kind, check_kind_takeover),
     "offset import": Change(begin_offset_import, import_offsets, check_offset_import),
     "relocation": Change(lambda folder, by: lay_out(folder), move_stores, check_relocation),
     "layout change": Change(begin_layout_change, change_layout, check_layout_change),
     "migration": Change(begin_migration, migrate, check_migration),
     "removal": Change(lambda folder: directories.used(StateDirectory(folder)), remove, check_removal),
 }
-REPLACING = ("offline upgrade", "running upgrade", "takeover", "relocation", "layout change")
+REPLACING = ("offline upgrade", "running upgrade", "takeover", "kind takeover", "relocation", "layout change")
 """The changes that reach each failpoint of a replacement."""
 
 
