@@ -27,6 +27,7 @@ from stores.snapshots.objects import WHOLE_TOPIC
 from stores.tasks.directory.replacement import complete, remove_unfinished
 from stores.tasks.directory.task_files import FollowingStore
 from stores.tasks.global_dead_letters import GlobalDeadLetters
+from stores.tasks.global_takeover import GlobalTakeover
 from stores.tasks.identifier import check_topic
 from stores.tasks.on_error import DeadLetterTopic, OnError, check_dead_letter_topic, checked_on_error
 from stores.tasks.stores.file_snapshots import begin_from_snapshot, snapshots_of
@@ -168,6 +169,7 @@ class GlobalCopy(LogFollower):
         plan = FollowingStore(name, path, described.config, whole_topic, changelog)
         # Letters of records before the snapshot of another store would never be sent.
         choice = str(on_error) if self._letters is None else self._letters.id
+        self._takeover = GlobalTakeover(plan)
         self._snapshots = snapshots_of(plan, snapshots, {"on_deserialization_error": choice})
         self.skips = on_error is not OnError.RAISE
         """True if records that the store can't have are left out."""
@@ -198,9 +200,10 @@ class GlobalCopy(LogFollower):
     def open(self, on_restore: OnRestore | None = None) -> None:
         """Open the store, and find out where it goes on in each partition. Nothing is read yet.
 
-        A store that is damaged, or has data that the topic has no more, is wiped. An empty one begins from a snapshot,
-        if there is one; ``on_restore`` gets its progress. Raises: ChangelogError if the topic does not exist;
-        StoreIncompatibleError if the store is of another backend or kind; as ``open_store``; errors of ``on_restore``.
+        One that Kafka Streams has left is taken over first. A store that is damaged, or has data that the topic has no
+        more, is wiped. An empty one begins from a snapshot, if there is one; ``on_restore`` gets its progress. Raises:
+        ChangelogError if the topic does not exist; StoreIncompatibleError if the store is of another backend or kind;
+        StoreLockedError if Kafka Streams has it open; as ``open_store``; errors of ``on_restore``.
         """
         self._snapshots.forget()
         complete(self.path)
@@ -212,6 +215,7 @@ class GlobalCopy(LogFollower):
         self._changelog.expect_reads_to_end(self._topic)
         partitions = [TopicPartition(self._topic, number) for number in range(count)]
         self._next = {partition: self._changelog.start_offset(partition) for partition in partitions}
+        removed_because = self._takeover.run(self._next)
         try:
             self.open_or_wipe()
         except StoreIncompatibleError as error:
@@ -219,6 +223,7 @@ class GlobalCopy(LogFollower):
                 f"global store {self.name!r} is not as described: {error}. To read its topic whole instead, remove "
                 f"{self.path}"
             ) from error
+        self.wiped_because = self.wiped_because or removed_because
         if not self._committed():  # One of which all is deleted has offsets, too.
             begin_from_snapshot(self, self._snapshots, on_restore)
         self._written = self._committed()
