@@ -73,10 +73,11 @@ def carry_out(journal: Path, renames: Iterable[tuple[Path, Path]], clear: Callab
     reach(FINISHED)
 
 
-def replace_store(path: Path) -> None:
+def replace_store(path: Path, before_decision: Callable[[], None] = lambda: None) -> None:
     """Replace the closed store at ``path``, if there is one, by the closed one in ``NAME.prepare``.
 
-    Raises: StoreUnavailableError. One of the two counts then; ``complete`` finds out which.
+    ``before_decision`` is called once that is synced. Raises: StoreUnavailableError; its errors. One of the two stores
+    counts then; ``complete`` finds out which.
     """
     former = beside(path, FORMER_END)
     with translated_system_errors(path):
@@ -88,6 +89,7 @@ def replace_store(path: Path) -> None:
             )
         sync_tree(beside(path, PREPARE_END))
         reach(SYNCED)
+        before_decision()
         decide(beside(path, SWAP_END), _TEXT)
     complete(path)
 

@@ -17,6 +17,7 @@ What Kafka Streams has left there is recognized, locked and removed here:
     0_3/rocksdb/counts            a key-value store: RocksDB's files, without the files of a store of the library
     0_3/rocksdb/counts.former     the same, once a store of the library takes its place
     0_3/visits/visits.0           a segment of a window or session store, by the time at which it begins
+    .lock                         the file that Kafka Streams locks. A folder of this name makes it refuse the directory
 
 Nothing here opens a store. Links are never followed. Source: KIP-816, "Background", "Alternative 1"; Kafka Streams 4.1,
 ``StateDirectory``, ``RocksDBStore``, ``AbstractSegments``.
@@ -244,14 +245,44 @@ def kept_from_streams(*databases: Path) -> Iterator[None]:
     lock = _streams_lock(databases[0])
     with ExitStack() as locks:
         for file in (lock, *(path / "LOCK" for path in databases)):
-            with suppress(FileNotFoundError):
+            try:
                 locks.callback(os.close, _locked(file))
+            except FileNotFoundError:
+                pass
+            except StrangeFileError:
+                if file != lock or not _is_folder(lock):
+                    raise
         yield
+
+
+def shut_out_streams(database: Path) -> None:
+    """Make Kafka Streams refuse the state directory of ``database`` from now on. Call it within ``kept_from_streams``.
+
+    It would take the offsets in the checkpoint file for those of its own stores, which are gone. Its lock file becomes
+    a folder, which it can't lock. Durable on return. Raises: StoreLockedError if it has just come; OSError.
+    Source: Kafka Streams, ``StateDirectory.lockStateDirectory``.
+    """
+    lock = _streams_lock(database)
+    if _is_folder(lock):
+        return
+    # A task on another thread may do the same.
+    with suppress(FileNotFoundError, IsADirectoryError):
+        lock.unlink()
+    try:
+        lock.mkdir(0o700)
+    except FileExistsError:
+        if not _is_folder(lock):
+            raise _open_elsewhere(lock.parent) from None
+    sync_folder(lock.parent)
 
 
 def _streams_lock(database: Path) -> Path:
     """Return the lock file of the state directory, in which a store is at ``TASK/FOLDER/DATABASE``."""
     return database.parents[2] / ".lock"
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
 
 
 def remove_streams_store(path: Path) -> None:

@@ -5,6 +5,9 @@ the offset of the checkpoint file and the position. Then it is closed and takes 
 (``stores.tasks.directory.replacement``). Until that is decided Kafka's folder counts, and the next opening starts over.
 If RocksDB is the backend's engine, Kafka's folder of a key-value store is in that place; else it is removed last.
 
+Before that is decided, the state directory is closed to Kafka Streams: it would trust the offsets of stores that it
+does not have any more.
+
 A folder that can't be taken over is removed like a store that can't be trusted, and restored from its changelog. One
 that another configuration could take over is refused unchanged, as a store of the library is.
 
@@ -52,6 +55,7 @@ from stores.tasks.directory.store_places import (
     left_by_streams,
     remove_streams_store,
     segment_folders,
+    shut_out_streams,
 )
 from stores.tasks.directory.task_files import FollowingStore, StorePlan
 from stores.tasks.stores.left_store import LeftStore, NotTakenOverError
@@ -115,6 +119,7 @@ class Takeover(ABC):
                 return
             with kept_from_streams(*folder.databases):
                 wipe(beside(self._path, PREPARE_END))
+                shut_out_streams(folder.databases[0])
                 if folder.path == self._path:
                     self._clear_place()
                 else:
@@ -145,7 +150,7 @@ class Takeover(ABC):
             if lost is not None:
                 raise lost from error
             raise
-        replace_store(self._path)
+        replace_store(self._path, lambda: shut_out_streams(folder.databases[0]))
 
     def _copy(self, folder: StreamsFolder, into: Path) -> None:
         """Copy all records into a new store in ``into``, then the offsets and the position."""

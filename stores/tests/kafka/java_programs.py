@@ -33,6 +33,14 @@ def streams_program(name: str, *arguments: str) -> str:
     return _java(STREAMS, str(HERE / f"{name}.java"), *arguments)
 
 
+def failing_streams_program(name: str, *arguments: str) -> str:
+    """Run such a program, which has to fail; return its errors."""
+    skip_without_compiler()
+    process = _finished(_command(STREAMS, str(HERE / f"{name}.java"), *arguments))
+    assert process.returncode != 0, process.stdout
+    return process.stderr
+
+
 @contextmanager
 def running_streams_program(name: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run such a program during the block; at its end it is killed. Its output is discarded."""
@@ -66,6 +74,10 @@ def _command(jars: str, *command: str) -> list[str]:
 
 
 def _run(command: list[str]) -> str:
-    process = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    process = _finished(command)
     assert process.returncode == 0, process.stderr
     return process.stdout
+
+
+def _finished(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)

@@ -78,6 +78,7 @@ def check(folder: Path, log: Changelog, backend: str, restored: int, *, wiped: b
     assert not any(os.path.lexists(beside(left(folder), end)) for end in ENDS)
     assert not (global_folder(folder) / ".checkpoint").exists()
     assert not (global_folder(folder) / "prices.position").exists()
+    assert (folder / "state" / ".lock").is_dir()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -161,6 +162,7 @@ def test_a_store_that_another_configuration_can_take_over_is_refused_unchanged(
         stores.open()
     after = all_files(tmp_path / "state")
     assert {name: after[name] for name in before} == before
+    assert not (tmp_path / "state" / ".lock").exists()
 
 
 @pytest.mark.parametrize("file", ["global/rocksdb/prices/LOCK", ".lock"])

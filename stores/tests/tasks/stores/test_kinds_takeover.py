@@ -232,6 +232,7 @@ def test_a_store_of_another_kind_is_refused_unchanged(
                 task.open()
             after = all_files(tmp_path / "state")
             assert {name: after[name] for name in before} == before
+            assert not (tmp_path / "state" / ".lock").exists()
     check(tmp_path, log, kind, INDEXED, (False, 0))
 
 
@@ -398,6 +399,37 @@ def test_in_the_layout_store_partition_segments_stay_and_the_store_is_restored(
         assert opened(task) == [(False, count)]
         assert contents("window", task) == model("window", PUTS)
     assert all_files(segments_folder(tmp_path)) == before
+
+
+def test_kafka_streams_is_shut_out_of_the_state_directory_once_its_store_is_taken_over(
+    tmp_path: Path, log: MemoryChangelog
+) -> None:
+    """It locks a file of this name, which fails then. Source: Kafka Streams, ``StateDirectory.lockStateDirectory``."""
+    left_by_streams(tmp_path, log, "window")
+    lock = tmp_path / "state" / ".lock"
+    lock.touch()
+    with closing(kind_task(tmp_path, log, "window")) as task:
+        task.open()
+    assert lock.is_dir()
+    assert list(lock.iterdir()) == []
+
+
+def test_kafka_streams_that_has_just_come_keeps_its_store(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may lock a new file, once the old one is removed and before the folder is there."""
+    left_by_streams(tmp_path, log, "window")
+    lock = tmp_path / "state" / ".lock"
+    lock.touch()
+    removing = Path.unlink
+    with monkeypatch.context() as patch, closing(kind_task(tmp_path, log, "window")) as task:
+        patch.setattr(Path, "unlink", lambda path, **given: None if path == lock else removing(path, **given))
+        before = all_files(segments_folder(tmp_path))
+        with pytest.raises(StoreLockedError):
+            task.open()
+        assert all_files(segments_folder(tmp_path)) == before
+    assert lock.is_file()
+    check(tmp_path, log, "window", INDEXED, (False, 0))
 
 
 def test_a_record_of_kafka_streams_behind_ours_is_refused(tmp_path: Path, log: MemoryChangelog) -> None:
