@@ -250,13 +250,13 @@ class _WindowMap(TypedMap):
 
 
 class _SessionMap(TypedMap):
-    kind = Session(BYTES, BYTES, retention_ms=RETENTION_MS, segment_ms=SEGMENT_MS, timestamped=True)
+    kind = Session(BYTES, BYTES, retention_ms=RETENTION_MS, segment_ms=SEGMENT_MS, headers=True)
 
     def get(self, key: bytes) -> bytes | None:
-        return _at_its_time(self.typed.fetch_session(key, *self._span(key)))
+        return _with_its_headers(self.typed.fetch_session(key, *self._span(key)))
 
     def put(self, key: bytes, value: bytes | None) -> None:
-        self.typed.put(Windowed(key, *self._span(key)), value, _time_of(value))
+        self.typed.put(Windowed(key, *self._span(key)), value, _time_of(value), _headers_of(value))
 
     def _span(self, key: bytes) -> tuple[int, int]:
         return _span(key, self._place)
@@ -274,7 +274,7 @@ class _SessionMap(TypedMap):
         return end_ms >= first_ms and start_ms <= last_ms
 
     def _pair(self, key: Any, value: Any) -> tuple[bytes, bytes]:
-        return _placed(key.key, (key.start_ms, key.end_ms), self._span(key.key)), _at_its_time(value) or b""
+        return _placed(key.key, (key.start_ms, key.end_ms), self._span(key.key)), _with_its_headers(value) or b""
 
     @staticmethod
     def logged(key: bytes, place: Place) -> bytes:
@@ -292,8 +292,9 @@ KINDS: Mapping[str, type[TypedMap]] = MappingProxyType(
         "session": _SessionMap,
     }
 )
-"""The map of each kind of typed store. Sessions have timestamps, windows have none."""
-_TIMESTAMPED = ("timestamped-key-value", "timestamped-key-value-with-headers", "session")
+"""The map of each kind of typed store. Sessions have timestamps and headers, windows have none."""
+_WITH_HEADERS = ("timestamped-key-value-with-headers", "session")
+_TIMESTAMPED = ("timestamped-key-value", *_WITH_HEADERS)
 PLAIN = ""
 """The kind of a store of bytes, which is not a typed one."""
 IN_TURN = (
@@ -332,7 +333,7 @@ def logged_time_ms(name: str, key: bytes, value: bytes | None) -> int:
 
 def logged_headers(name: str, value: bytes | None) -> Headers:
     """Return the headers of a changelog record with ``value``, in a store of the kind ``name``."""
-    return _headers_of(value) if name == "timestamped-key-value-with-headers" else ()
+    return _headers_of(value) if name in _WITH_HEADERS else ()
 
 
 def check_kind(name: str) -> None:

@@ -128,16 +128,17 @@ def test_what_lies_elsewhere_passes_for_no_key(kind: str, tmp_path: Path) -> Non
         assert logged_key(kind, staging.told[0][0]) != b"k"
 
 
-def test_a_value_with_other_headers_passes_for_no_value(tmp_path: Path) -> None:
-    with opened("timestamped-key-value-with-headers", tmp_path) as (typed, _):
+@pytest.mark.parametrize("kind", ["timestamped-key-value-with-headers", "session"])
+def test_a_value_with_other_headers_passes_for_no_value(kind: str, tmp_path: Path) -> None:
+    with opened(kind, tmp_path) as (typed, _):
         values = [b"%d" % number for number in range(9)]
         for value in values:
             typed.put(value, value)
-        for value in values:
-            found = typed.typed.get(value)
-            typed.typed.put(value, value, found.timestamp_ms, (*found.headers, ("more", b"")))
-            assert typed.get(value) not in (None, value)
-        assert len({found.headers for _, found in typed.typed.all()}) > 3
+        scan = typed.typed.fetch_range if kind == "session" else typed.typed.range
+        for place_of, found in list(scan(None, None)):
+            typed.typed.put(place_of, found.value, found.timestamp_ms, (*found.headers, ("more", b"")))
+            assert typed.get(found.value) not in (None, found.value)
+        assert len({found.headers for _, found in scan(None, None)}) > 3
 
 
 @pytest.mark.parametrize(
@@ -146,8 +147,9 @@ def test_a_value_with_other_headers_passes_for_no_value(tmp_path: Path) -> None:
 def test_a_value_with_another_time_passes_for_no_value(kind: str, tmp_path: Path) -> None:
     with opened(kind, tmp_path) as (typed, _):
         typed.put(b"k", b"v")
-        (key, _), *_ = typed.typed.fetch_range(None, None) if kind == "session" else typed.typed.all()
-        typed.typed.put(key, b"v", place(b"k") + 7)
+        (key, found), *_ = typed.typed.fetch_range(None, None) if kind == "session" else typed.typed.all()
+        headers = (found.headers,) if hasattr(found, "headers") else ()
+        typed.typed.put(key, b"v", place(b"k") + 7, *headers)
         assert typed.get(b"k") not in (None, b"v")
 
 
