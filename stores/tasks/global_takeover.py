@@ -19,7 +19,8 @@ from stores.tasks.directory.entry_files import CheckpointFile
 from stores.tasks.directory.state_directory import CHECKPOINT_FILE
 from stores.tasks.directory.store_places import ENGINE_FOLDER
 from stores.tasks.directory.task_files import FollowingStore
-from stores.tasks.stores.takeover import End, Takeover
+from stores.tasks.stores.left_store import End
+from stores.tasks.stores.takeover import Takeover
 
 _log = logging.getLogger(__name__)
 
@@ -57,10 +58,12 @@ class GlobalTakeover(Takeover):
             remove_durably(position)
         return reason
 
-    def _end(self) -> End:
-        following = {partition: at for partition, at in self._checkpoint.known().items() if partition in self._starts}
+    def _end(self, kept: End | None) -> End:
+        known = self._checkpoint.known() if kept is None else kept.offsets
+        following = {partition: at for partition, at in known.items() if partition in self._starts}
         if not following:
-            raise self._refused("the checkpoint file has no offset of its topic")
+            where = "the checkpoint file" if kept is None else "its database"
+            raise self._refused(f"{where} has no offset of its topic")
         for partition, at in following.items():
             end = self._changelog.end_offset(partition)
             if not self._starts[partition] <= at <= end:

@@ -5,7 +5,11 @@ A key-value store of Kafka Streams has its pairs in the family ``default``. A ti
 before it had timestamps, which Kafka Streams moves when it next writes or reads their keys. The segments of a window
 or session store are such databases, and a versioned store is a plain one.
 
-Source: Kafka Streams 4.1, ``RocksDBStore``, ``RocksDBTimestampedStore``, ``KeyValueSegment``, ``TimestampedSegment``,
+From Kafka Streams 4.3 on, each database has a family ``offsets``. It has the offset under ``TOPIC-PARTITION``, the
+position, and a status, which is 1 while Kafka Streams has the database open. All families are flushed together.
+
+Source: Kafka Streams 4.4, ``AbstractColumnFamilyAccessor``, ``PositionSerde`` (KIP-1035); Kafka Streams 4.1,
+``RocksDBStore``, ``RocksDBTimestampedStore``, ``KeyValueSegment``, ``TimestampedSegment``,
 ``LogicalKeyValueSegments``; KIP-258.
 """
 
@@ -13,6 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from struct import Struct
+from struct import error as struct_error
 from typing import Any
 
 from rocksdict import AccessType, Rdict
@@ -30,10 +36,15 @@ from stores.engines.rocksdb.engine import RocksDBEngine
 from stores.engines.rocksdb.reader import Mirror, mirrored
 from stores.engines.rocksdb.scan import RocksDBScan
 from stores.errors import StoreCorruptedError
+from stores.interface import TopicPartition
 from stores.ordered import WHOLE, ScanRange
 
 PLAIN, TIMESTAMPED = "default", "keyValueWithTimestamp"
-"""The column families of databases of Kafka Streams."""
+"""The column families of databases of Kafka Streams, which have records."""
+_OFFSETS = "offsets"
+_STATUS, _POSITION = b"status", b"position"
+_CLOSED = bytes(8)
+_COUNT, _PARTITION_OFFSET = Struct(">i"), Struct(">iq")
 
 
 class StreamsDatabase:
@@ -47,8 +58,11 @@ class StreamsDatabase:
         if manifest_of(path) is None or RocksDBEngine.is_doubtful(path):
             raise StoreCorruptedError(f"{path} is damaged: its WAL or its manifest is not one that RocksDB writes")
         RocksDBEngine.check_closed(path)
-        self.families = column_families(path)
-        """The names of all column families."""
+        self._path = path
+        families = column_families(path)
+        self.families = families - {_OFFSETS}
+        """The names of all column families, but for that of offsets."""
+        self._keeps_end = _OFFSETS in families
         # rocksdict writes its own settings at each opening, so it gets a folder with links to the files.
         self._mirror: Mirror | None = mirrored(path)
         self._handles: dict[str, Any] = {}
@@ -61,15 +75,32 @@ class StreamsDatabase:
     def _open(self, path: Path) -> None:
         assert self._mirror is not None
         options = database_options(RocksDBEngine.options)
-        names = self.families & {PLAIN, TIMESTAMPED}
+        names = self.families & {PLAIN, TIMESTAMPED} | ({_OFFSETS} if self._keeps_end else set())
         families = {name: database_options(RocksDBEngine.options) for name in names}
         with converted(Exception, lambda error: opening_error(error, path)):
             database = Rdict(
                 self._mirror.name, options=options, column_families=families, access_type=AccessType.read_only(False)
             )
             self._handles[PLAIN] = database
-            if TIMESTAMPED in names:
-                self._handles[TIMESTAMPED] = database.get_column_family(TIMESTAMPED)
+            for name in names - {PLAIN}:
+                self._handles[name] = database.get_column_family(name)
+
+    def end(self) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]] | None:
+        """Return the offsets and the position that the database keeps, None if Kafka Streams keeps them in files.
+
+        Both are empty if it was not closed cleanly.
+        """
+        if not self._keeps_end:
+            return None
+        entries = {key: data for chunk in self.chunks(_OFFSETS) for key, data in chunk}
+        position = entries.pop(_POSITION, b"")
+        if entries.pop(_STATUS, _CLOSED) != _CLOSED:
+            return {}, {}
+        try:
+            offsets = {_partition(key): _offset(data) for key, data in entries.items()}
+            return offsets, _position(position)
+        except (ValueError, struct_error) as error:
+            raise StoreCorruptedError(f"the offsets in {self._path} can't be read: {error}") from error
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """Return the value of ``key`` in ``family``."""
@@ -102,3 +133,35 @@ class StreamsDatabase:
         finally:
             if mirror is not None:
                 mirror.cleanup()
+
+
+def _partition(key: bytes) -> TopicPartition:
+    topic, _, number = key.decode().rpartition("-")
+    return TopicPartition(topic, int(number))
+
+
+def _offset(data: bytes) -> int:
+    offset = int.from_bytes(data, "big", signed=True)
+    if len(data) != len(_CLOSED) or offset < 0:
+        raise ValueError(f"{data!r} is no offset")
+    return offset
+
+
+def _position(data: bytes) -> dict[TopicPartition, int]:
+    """Return a position: a byte for the version, then for each topic its name, and offsets by partition."""
+    position: dict[TopicPartition, int] = {}
+    if not data:
+        return position
+    if data[0]:
+        raise ValueError(f"the position has version {data[0]}")
+    (topics,), at = _COUNT.unpack_from(data, 1), 1 + _COUNT.size
+    for _ in range(topics):
+        (length,) = _COUNT.unpack_from(data, at)
+        topic = data[at + _COUNT.size : (at := at + _COUNT.size + length)].decode()
+        (count,) = _COUNT.unpack_from(data, at)
+        at += _COUNT.size
+        for _ in range(count):
+            number, offset = _PARTITION_OFFSET.unpack_from(data, at)
+            position[TopicPartition(topic, number)] = offset
+            at += _PARTITION_OFFSET.size
+    return position

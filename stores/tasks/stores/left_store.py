@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Generator, Mapping
+from typing import NamedTuple
 
 from stores.changelog.interface import Record
 from stores.errors import StoreError
-from stores.interface import Closeable, KeyValueStore
+from stores.interface import Closeable, KeyValueStore, TopicPartition
 from stores.records.record_kind import Pairs
 
 
@@ -20,6 +21,13 @@ class NotTakenOverError(StoreError):
     def __init__(self, reason: str, *, fits_another: bool) -> None:
         super().__init__(reason)
         self.fits_another = fits_another
+
+
+class End(NamedTuple):
+    """The last offset of each partition that a store has, and its position."""
+
+    offsets: Mapping[TopicPartition, int]
+    position: Mapping[TopicPartition, int]
 
 
 class LeftStore(Closeable):
@@ -32,6 +40,13 @@ class LeftStore(Closeable):
     @abstractmethod
     def check_families(self) -> None:
         """Check that its column families are known."""
+
+    @abstractmethod
+    def end(self) -> End | None:
+        """Return the offsets and the position that it keeps, None if Kafka Streams keeps them in files.
+
+        Both are empty if it was not closed cleanly.
+        """
 
     @abstractmethod
     def is_empty(self) -> bool:

@@ -47,11 +47,16 @@ from stores.records.values import TIME, TIME_BYTES
 from stores.records.versioned import VersionedKind
 from stores.records.versions import pairs_of_versions
 from stores.tasks.directory.store_places import segment_start_ms
-from stores.tasks.stores.left_store import LeftStore, NotTakenOverError
+from stores.tasks.stores.left_store import End, LeftStore, NotTakenOverError
 
 LATEST: Final = b"\xff" * 8
 """The number of the segment of the latest values, -1."""
 _HEAD, _ENTRY = struct.Struct(">qq"), struct.Struct(">qi")
+
+
+def _end(database: StreamsDatabase) -> End | None:
+    end = database.end()
+    return None if end is None else End(*end)
 
 
 def _check_families(database: StreamsDatabase) -> None:
@@ -83,6 +88,9 @@ class LeftPairs(LeftStore):
 
     def check_families(self) -> None:
         _check_families(self._database)
+
+    def end(self) -> End | None:
+        return _end(self._database)
 
     def is_empty(self) -> bool:
         return all(map(self._database.is_empty, self._database.families))
@@ -178,6 +186,9 @@ class LeftVersions(LeftStore):
     def check_families(self) -> None:
         _check_families(self._database)
 
+    def end(self) -> End | None:
+        return _end(self._database)
+
     def is_empty(self) -> bool:
         return all(map(self._database.is_empty, self._database.families))
 
@@ -252,6 +263,7 @@ class _Segment(NamedTuple):
     timestamped: bool
     has_older: bool
     is_empty: bool
+    end: End | None
 
 
 class LeftSegments(LeftStore):
@@ -273,9 +285,14 @@ class LeftSegments(LeftStore):
                 timestamped = TIMESTAMPED in database.families
                 has_plain = not database.is_empty(PLAIN)
                 is_empty = not has_plain and not (timestamped and not database.is_empty(TIMESTAMPED))
-                self._segments.append(
-                    _Segment(folder, start_ms, end_ms, timestamped, timestamped and has_plain, is_empty)
-                )
+                has_older = timestamped and has_plain
+                end = _end(database)
+                self._segments.append(_Segment(folder, start_ms, end_ms, timestamped, has_older, is_empty, end))
+
+    def end(self) -> End | None:
+        ends = [segment.end for segment in self._segments]
+        # Each commit writes to all segments.
+        return ends[0] if all(end == ends[0] for end in ends) else End({}, {})
 
     def is_empty(self) -> bool:
         return all(segment.is_empty for segment in self._segments)

@@ -21,7 +21,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from stores.changelog.interface import Record
 from stores.errors import (
@@ -58,19 +57,12 @@ from stores.tasks.directory.store_places import (
     shut_out_streams,
 )
 from stores.tasks.directory.task_files import FollowingStore, StorePlan
-from stores.tasks.stores.left_store import LeftStore, NotTakenOverError
+from stores.tasks.stores.left_store import End, LeftStore, NotTakenOverError
 
 PIECE_BYTES = 8 << 20
 """The size of keys and values from which a piece is written. A piece is in memory, and one atomic write."""
 
 _log = logging.getLogger(__name__)
-
-
-class End(NamedTuple):
-    """The last offset of each partition that a store has, and its position."""
-
-    offsets: Mapping[TopicPartition, int]
-    position: Mapping[TopicPartition, int]
 
 
 class Takeover(ABC):
@@ -88,8 +80,11 @@ class Takeover(ABC):
         """Return the error to raise if the store has records; None if its changelog is not empty."""
 
     @abstractmethod
-    def _end(self) -> End:
-        """Return what the checkpoint file says. Raises: TaskCorruptedError, StoreIncompatibleError."""
+    def _end(self, kept: End | None) -> End:
+        """Return what the databases have ``kept``, or the checkpoint file.
+
+        Raises: TaskCorruptedError, StoreIncompatibleError.
+        """
 
     def _take(self) -> None:
         """Take over what is there, or complete a takeover that was interrupted."""
@@ -159,7 +154,7 @@ class Takeover(ABC):
             lost = self._log_lost()
             if lost is not None and not left.is_empty():
                 raise lost
-            end = self._end()
+            end = self._end(left.end())
             self._check_config(folder)
             left.check()
             self._check_last(left, end.offsets)
@@ -294,20 +289,22 @@ class TaskTakeover(Takeover):
         self._offset, self._position = offset, position
         self._take()
 
-    def _end(self) -> End:
-        if self._offset is None:
-            if other := self._other_changelog():
-                raise self._unfit(f"the checkpoint file has the offset of {other}, of another application ID")
-            raise self._refused("the checkpoint file has no offset for it, so Kafka Streams was not closed cleanly")
-        return End({self._partition: self._offset}, self._position())
+    def _end(self, kept: End | None) -> End:
+        where = "the checkpoint file has" if kept is None else "its database has"
+        offset = self._offset if kept is None else kept.offsets.get(self._partition)
+        if offset is None:
+            if other := self._other_changelog(kept):
+                raise self._unfit(f"{where} the offset of {other}, of another application ID")
+            raise self._refused(f"{where} no offset for it, so Kafka Streams was not closed cleanly")
+        return End({self._partition: offset}, self._position() if kept is None else kept.position)
 
-    def _other_changelog(self) -> str | None:
-        """Return the changelog topic of this store and another application in the checkpoint file; None for none."""
+    def _other_changelog(self, kept: End | None) -> str | None:
+        """Return the changelog topic of this store and another application in ``kept`` or the file; None for none."""
         topic, number = self._partition
         end = f"-{self._name}-changelog"
         own = f"{topic.removesuffix(end)}-"
         with suppress(StoreCorruptedError):
-            for other, of in self._plan.checkpoint.read():
+            for other, of in self._plan.checkpoint.read() if kept is None else kept.offsets:
                 if of == number and other.endswith(end) and not other.startswith(own):
                     return other
         return None

@@ -27,25 +27,25 @@ def skip_without_compiler() -> None:
         pytest.skip("this Java has no compiler, which the programs of Kafka Streams need: install a JDK")
 
 
-def streams_program(name: str, *arguments: str) -> str:
+def streams_program(name: str, *arguments: str, jars: str = STREAMS) -> str:
     """Run a Java program of this folder with the jars of Kafka Streams; return its output."""
     skip_without_compiler()
-    return _java(STREAMS, str(HERE / f"{name}.java"), *arguments)
+    return _java(jars, str(HERE / f"{name}.java"), *arguments)
 
 
-def failing_streams_program(name: str, *arguments: str) -> str:
+def failing_streams_program(name: str, *arguments: str, jars: str) -> str:
     """Run such a program, which has to fail; return its errors."""
     skip_without_compiler()
-    process = _finished(_command(STREAMS, str(HERE / f"{name}.java"), *arguments))
+    process = _finished(_command(jars, str(HERE / f"{name}.java"), *arguments))
     assert process.returncode != 0, process.stdout
     return process.stderr
 
 
 @contextmanager
-def running_streams_program(name: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+def running_streams_program(name: str, *arguments: str, jars: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run such a program during the block; at its end it is killed. Its output is discarded."""
     skip_without_compiler()
-    command = _command(STREAMS, str(HERE / f"{name}.java"), *arguments)
+    command = _command(jars, str(HERE / f"{name}.java"), *arguments)
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             yield process

@@ -16,6 +16,7 @@ import pytest
 from stores.changelog.interface import Record
 from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.kafka.testing.broker import Broker
+from stores.changelog.kafka.testing.jars import STREAMS, STREAMS_44
 from stores.errors import StoreLockedError
 from stores.interface import TopicPartition
 from stores.records import STR, TimestampedKeyValue, ValueAndTimestamp
@@ -32,6 +33,7 @@ WORDS, COUNTED = TopicPartition("words", 0), TopicPartition("counted", 0)
 COUNTS = TopicPartition(f"{APPLICATION}-counts-changelog", 0)
 TEXT = ["to", "be", "or", "not", "to", "be", "überall", "to"]
 Contents = dict[str, ValueAndTimestamp[int]]
+each_release = pytest.mark.parametrize("jars", [STREAMS, STREAMS_44])
 
 
 class KafkaLong:
@@ -67,9 +69,9 @@ def say(log: KafkaChangelog, words: list[str], first_ms: int) -> None:
         producer.flush()
 
 
-def counted_by_streams(broker: Broker, state: Path, end: int) -> Contents:
+def counted_by_streams(broker: Broker, state: Path, end: int, jars: str = STREAMS) -> Contents:
     """Let Kafka Streams work until its committed input offset is ``end``; return the contents of its store."""
-    output = streams_program("WordCount", broker.address, APPLICATION, str(state), str(end))
+    output = streams_program("WordCount", broker.address, APPLICATION, str(state), str(end), jars=jars)
     entries = (line.split() for line in output.splitlines())
     return {word: ValueAndTimestamp(int(number), int(time_ms)) for word, number, time_ms in entries}
 
@@ -134,18 +136,22 @@ def test_streams_and_a_task_restore_from_each_others_changelog_and_count_on(tmp_
         assert [(record.key, record.value) for record in log.read(COUNTED)] == outputs
 
 
-def test_a_task_takes_over_the_state_directory_of_kafka_streams_and_counts_on(tmp_path: Path, broker: Broker) -> None:
+@each_release
+def test_a_task_takes_over_the_state_directory_of_kafka_streams_and_counts_on(
+    tmp_path: Path, broker: Broker, jars: str
+) -> None:
     """Nothing is restored. A copy of the directory then needs the tail that was logged meanwhile. Source: KIP-892."""
     text, more = TEXT, ["be", "new", "to"]
     with fresh_changelog(broker) as log:
         log.create_topic("words")
         log.create_topic("counted")
         say(log, text, 1_000)
-        assert counted_by_streams(broker, tmp_path / "streams", len(text)) == expected(text)
+        assert counted_by_streams(broker, tmp_path / "streams", len(text), jars) == expected(text)
         state = tmp_path / "streams" / APPLICATION
         folder = state / "0_0" / "rocksdb" / "counts"
         assert (folder / "CURRENT").exists()
-        assert CheckpointFile(state / "0_0" / ".checkpoint").read().keys() == {COUNTS}
+        in_file = {COUNTS} if jars == STREAMS else set()
+        assert CheckpointFile(state / "0_0" / ".checkpoint").read().keys() == in_file
         shutil.copytree(state, tmp_path / "copy")
 
         with counting(log, state) as task:
@@ -164,8 +170,9 @@ def test_a_task_takes_over_the_state_directory_of_kafka_streams_and_counts_on(tm
         assert counted_by_streams(broker, tmp_path / "later", len(text + more)) == expected(text + more)
 
 
+@each_release
 def test_a_store_that_kafka_streams_has_open_is_refused_and_after_a_kill_restored_whole(
-    tmp_path: Path, broker: Broker
+    tmp_path: Path, broker: Broker, jars: str
 ) -> None:
     """Under exactly once a killed Kafka Streams leaves no checkpoint file. Source: ``ProcessorStateManager``."""
     state = tmp_path / "streams" / APPLICATION
@@ -173,7 +180,8 @@ def test_a_store_that_kafka_streams_has_open_is_refused_and_after_a_kill_restore
         log.create_topic("words")
         log.create_topic("counted")
         say(log, TEXT, 1_000)
-        with running_streams_program("WordCount", broker.address, APPLICATION, str(tmp_path / "streams"), "99") as java:
+        arguments = (broker.address, APPLICATION, str(tmp_path / "streams"), "99")
+        with running_streams_program("WordCount", *arguments, jars=jars) as java:
             deadline = time.monotonic() + DEADLINE_S
             while log.committed_offsets(APPLICATION, [WORDS]).get(WORDS) != len(TEXT):
                 assert java.poll() is None

@@ -15,6 +15,7 @@ import pytest
 from stores.changelog.interface import Record
 from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.kafka.testing.broker import Broker
+from stores.changelog.kafka.testing.jars import STREAMS, STREAMS_44
 from stores.interface import TopicPartition
 from stores.records import STR, Session, TimestampedKeyValue, Versioned, Window
 from stores.tasks import GlobalStore, GlobalStores, StoreConfig, StreamTask, TaskContext, TaskId
@@ -86,10 +87,11 @@ def say(log: KafkaChangelog, said: dict[TopicPartition, Said]) -> None:
         producer.flush()
 
 
-def kept_by_streams(broker: Broker, log: KafkaChangelog, state: Path) -> list[str]:
+def kept_by_streams(broker: Broker, log: KafkaChangelog, state: Path, jars: str) -> list[str]:
     """Let Kafka Streams work until it has committed all input; return what is in its stores, a line each."""
     ends = [str(log.end_offset(partition)) for partition in (EVENTS, NAMES)]
-    return sorted(streams_program("Kinds", broker.address, APPLICATION, str(state), *ends, KEYS_OF_NAMES).splitlines())
+    arguments = (broker.address, APPLICATION, str(state), *ends, KEYS_OF_NAMES)
+    return sorted(streams_program("Kinds", *arguments, jars=jars).splitlines())
 
 
 def count(record: Record, context: TaskContext) -> None:
@@ -140,9 +142,11 @@ def kept_by_us(counting: StreamTask, keeping: StreamTask, stores: GlobalStores) 
     return sorted(lines)
 
 
-@pytest.mark.parametrize("backend", ["rocksdb-indexed-batch", "lmdb-native"])
+@pytest.mark.parametrize(
+    ("backend", "jars"), [("rocksdb-indexed-batch", STREAMS), ("lmdb-native", STREAMS), ("lmdb-native", STREAMS_44)]
+)
 def test_tasks_take_over_stores_of_all_kinds_and_kafka_streams_continues_from_their_changelogs(
-    tmp_path: Path, broker: Broker, backend: str
+    tmp_path: Path, broker: Broker, backend: str, jars: str
 ) -> None:
     """Nothing is restored. In the end Kafka Streams refuses the directory, and changes nothing in it.
 
@@ -152,7 +156,7 @@ def test_tasks_take_over_stores_of_all_kinds_and_kafka_streams_continues_from_th
         for partition in (EVENTS, NAMES, PRICES):
             log.create_topic(partition.topic)
         say(log, FIRST)
-        theirs = kept_by_streams(broker, log, tmp_path / "streams")
+        theirs = kept_by_streams(broker, log, tmp_path / "streams", jars)
         assert {line.split()[0] for line in theirs} == {"windows", "sessions", "versions", "prices"}
         state = tmp_path / "streams" / APPLICATION
         assert len(list((state / "0_0" / "windows").glob("windows.*/CURRENT"))) > 1
@@ -181,7 +185,7 @@ def test_tasks_take_over_stores_of_all_kinds_and_kafka_streams_continues_from_th
 
         before = all_files(state)
         given = (broker.address, APPLICATION, str(tmp_path / "streams"), "0", "0", "a")
-        refusal = failing_streams_program("Kinds", *given)
+        refusal = failing_streams_program("Kinds", *given, jars=jars)
         assert "Failed to lock the state directory" in refusal
         assert all_files(state) == before
 
@@ -189,4 +193,4 @@ def test_tasks_take_over_stores_of_all_kinds_and_kafka_streams_continues_from_th
         with GlobalStores(lost, log, GLOBAL) as stores, ExitStack() as restored:
             counting, keeping = (restored.enter_context(task) for task in tasks(log, lost, backend))
             assert kept_by_us(counting, keeping, stores) == ours
-        assert kept_by_streams(broker, log, tmp_path / "later") == ours
+        assert kept_by_streams(broker, log, tmp_path / "later", jars) == ours

@@ -46,6 +46,31 @@ def leave_store(
     (path / "rocksdict-config.json").unlink()
 
 
+def keep_end(path: Path, entries: Mapping[bytes, bytes]) -> None:
+    """Add the family ``offsets`` with these entries to a database, as Kafka Streams 4.3 does."""
+    families = {name: Options(raw_mode=True) for name in Rdict.list_cf(str(path))}
+    db = Rdict(str(path), Options(raw_mode=True), column_families=families)
+    offsets = db.create_column_family("offsets", Options(raw_mode=True))
+    for key, data in entries.items():
+        offsets.put(key, data)
+    for handle in (offsets, db):
+        handle.flush()
+        handle.close()
+    (path / "rocksdict-config.json").unlink()
+
+
+def end_entries(
+    offsets: Mapping[TopicPartition, int], position: Mapping[TopicPartition, int], status: int | None = 0
+) -> dict[bytes, bytes]:
+    """Return the entries of that family. Kafka Streams leaves room behind the position."""
+    packed = [struct.pack(">bi", 0, len(position))]
+    for (topic, number), offset in position.items():
+        packed.append(struct.pack(">i", len(topic)) + topic.encode() + struct.pack(">iiq", 1, number, offset))
+    entries = {f"{topic}-{number}".encode(): struct.pack(">q", offset) for (topic, number), offset in offsets.items()}
+    entries[b"position"] = b"".join(packed) + bytes(20)
+    return entries if status is None else {**entries, b"status": struct.pack(">q", status)}
+
+
 def leave_offsets(file: Path, offsets: Mapping[TopicPartition, int]) -> None:
     """Write a file of offsets as Kafka does, without a checksum."""
     lines = [f"{topic} {number} {offset}\n" for (topic, number), offset in offsets.items()]

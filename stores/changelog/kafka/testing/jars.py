@@ -1,6 +1,7 @@
 """The jars of Apache Kafka: fetched once by Maven, and checked against checksums.
 
-``jars.xml`` names those of the broker and its tools, ``streams-jars.xml`` those of Kafka Streams, and
+``jars.xml`` names those of the broker and its tools, ``streams-jars.xml`` those of Kafka Streams 4.1,
+``streams-44-jars.xml`` those of 4.4, which keeps offsets in its stores (KIP-1035), and
 ``spark-jars.xml`` those of Spark's source and sink. The checksums are in the file ``.sha256`` beside each.
 """
 
@@ -24,16 +25,16 @@ _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencie
 _DOWNLOADED = re.compile(r"Downloaded from \S+ \S*/(?P<jar>[^/\s]+\.jar) \((?P<size>[\d.]+ \w+)")
 
 Tell = Callable[[str], None]
-BROKER, STREAMS, SPARK = "jars", "streams-jars", "spark-jars"
+BROKER, STREAMS, STREAMS_44, SPARK = "jars", "streams-jars", "streams-44-jars", "spark-jars"
 """The sets of jars, by the names of their folders."""
-_SIZES = {BROKER: "54 MB", STREAMS: "93 MB", SPARK: "10 MB"}
+_SIZES = {BROKER: "54 MB", STREAMS: "93 MB", STREAMS_44: "94 MB", SPARK: "10 MB"}
 
 
 def kafka_jars(folder: Path, tell: Tell = print, name: str = BROKER) -> Path:
     """Return the folder below ``folder`` with a set of jars, after checking each; fetch them if they are not there.
 
-    ``name`` is BROKER, STREAMS or SPARK. ``tell`` gets a line of progress for each jar that Maven downloads. Calls of
-    several processes at once are safe: each fetches into a folder of its own, and the first complete one is kept.
+    ``name`` is that of a set. ``tell`` gets a line of progress for each jar that Maven downloads. Calls of several
+    processes at once are safe: each fetches into a folder of its own, and the first complete one is kept.
 
     Raises: ConfigError if Maven is missing or fails, or a jar is not the one that the checksums name.
     """

@@ -94,7 +94,7 @@ def test_a_plain_store_is_taken_over_as_a_typed_one(tmp_path: Path, log: MemoryC
         (PLAIN, TIMED, {}, TIMED_VALUES, []),
         (WINDOW, TIMED, {}, TIMED_VALUES, []),
         (replace(TIMED, ttl_ms=10_000), TIMED, {}, TIMED_VALUES, []),
-        (TIMED, None, {}, TIMED_VALUES, ["offsets"]),
+        (TIMED, None, {}, TIMED_VALUES, ["keyValueWithTimestampAndHeaders"]),
     ],
 )
 def test_a_store_that_another_configuration_can_take_over_is_refused_unchanged(
