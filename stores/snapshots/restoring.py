@@ -20,7 +20,8 @@ from stores.files.creation import LOCK_FILE, create, is_unused, wipe
 from stores.files.identity import present_version
 from stores.files.locks import take
 from stores.files.plain_files import make_file, make_folder, remove, translated_system_errors
-from stores.interface import Durability, IsolationLevel, KeyValueStore
+from stores.interface import Durability, KeyValueStore
+from stores.meta_entries import OFFSET, POSITION, decode_marks, decode_offsets
 from stores.records.record_kind import Pairs, restore_in_pieces
 from stores.registry import Backend, StoreBackend, backends
 from stores.snapshots.index import IndexName, SnapshotIndex, SnapshotKind, StoredPart
@@ -126,7 +127,8 @@ def copy_store(source: Store, target: KeyValueStore, copied: Callable[[], None])
             restore_in_pieces(target, steps(pairs))
     except ValueError as error:
         raise StoreIncompatibleError(f"the backend {target.backend} does not take it: {error}") from error
-    target.restore([], source.recover().offsets, source.position(IsolationLevel.READ_COMMITTED), source.marks)
+    meta = source.staging.engine.meta()
+    target.restore([], decode_offsets(OFFSET, meta), decode_offsets(POSITION, meta), decode_marks(meta))
 
 
 def _check_room(folder: Path, num_bytes: int) -> None:

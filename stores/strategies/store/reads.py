@@ -102,11 +102,6 @@ class StoreReads(ScannedReads, KeyValueStore):
         return True
 
     @property
-    def marks(self) -> Mapping[str, bytes | None]:
-        """The committed marks by name, as long as nothing is written."""
-        return self._marks
-
-    @property
     def deletes_ranges_whole(self) -> bool:
         return self.staging.deletes_ranges_whole
 

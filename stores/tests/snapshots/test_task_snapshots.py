@@ -8,18 +8,16 @@ import shutil
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from stores.changelog import Changelog, MemoryChangelog, SqliteChangelog
 from stores.errors import ConfigError, ProducerFencedError
 from stores.files.folder import LocalFolder
-from stores.interface import Durability, IsolationLevel
-from stores.records import INT64, STR, KeyValue, TimestampedKeyValue, TimestampedKeyValueWithHeaders, Versioned, Window
+from stores.interface import Durability
 from stores.snapshots import Snapshots
 from stores.snapshots.objects import FILES, INDEX
-from stores.tasks import RestoreProgress, StoreConfig, StreamTask
+from stores.tasks import RestoreProgress, StoreConfig
 from stores.tests.snapshots.snapshotting import (
     CHANGELOG,
     RECORDS,
@@ -37,11 +35,10 @@ from stores.tests.snapshots.snapshotting import (
     store_path,
     wait,
 )
-from stores.tests.tasks.setup import AT_LEAST_ONCE, DIRECT, INDEXED, MEMORY, Crash, logged, single, state
+from stores.tests.tasks.setup import AT_LEAST_ONCE, DIRECT, INDEXED, MEMORY, Crash, logged, state
 
 over_each_backend = pytest.mark.parametrize("backend", SNAPPED)
-ENGINES = (INDEXED, "lmdb-indexed-batch", "sqlite-indexed-batch")
-over_each_engine = pytest.mark.parametrize("backend", ENGINES)
+over_each_engine = pytest.mark.parametrize("backend", [INDEXED, "lmdb-indexed-batch", "sqlite-indexed-batch"])
 
 
 def begun(folder: Path, log: Changelog, backend: str, snapshots: Snapshots, records: int = RECORDS) -> int:
@@ -315,64 +312,6 @@ def test_a_store_in_memory_has_no_snapshots(tmp_path: Path, log: Changelog) -> N
     commit(task)
     task.close()
     assert not (tmp_path / "snapshots").exists()
-
-
-@pytest.mark.parametrize(
-    "records",
-    [
-        KeyValue(key=STR, value=INT64),
-        TimestampedKeyValue(key=STR, value=INT64),
-        TimestampedKeyValue(key=STR, value=INT64, ttl_ms=1_000_000),
-        TimestampedKeyValueWithHeaders(key=STR, value=INT64),
-        *(Window(key=STR, value=INT64, size_ms=10, retention_ms=100, headers=each) for each in (False, True)),
-        Versioned(key=STR, value=INT64, history_retention_ms=100),
-    ],
-    ids=lambda kind: kind.kind,
-)
-@pytest.mark.parametrize(
-    ("backend", "opened"),
-    [
-        *((backend, backend) for backend in ENGINES),
-        # Of another backend, the records and marks are copied.
-        *zip(ENGINES, (*ENGINES[1:], ENGINES[0]), strict=True),
-    ],
-)
-def test_typed_stores_are_restored_with_their_marks(
-    tmp_path: Path, log: Changelog, backend: str, opened: str, records: Any
-) -> None:
-    snapshots = settings(tmp_path)
-
-    def process(record: object, context: object) -> None:
-        number = int(record.value)  # type: ignore[attr-defined]
-        times = 3 if isinstance(records, Window) else 1
-        given: Any = (number * times,) * (not isinstance(records, KeyValue))
-        if records.log_parts is not None:
-            given += (*given * isinstance(records, Window), (("number", record.value),))  # type: ignore[attr-defined]
-        context.store("s").put(f"key {number}", number, *given)  # type: ignore[attr-defined]
-
-    def made(backend: str) -> StreamTask:
-        stores = {"s": StoreConfig(backend, records=records)}
-        return single(tmp_path, log, process, backend, stores=stores, snapshots=snapshots)
-
-    task = made(backend)
-    task.open()
-    for number in range(60):
-        send(log, [(b"key", b"%d" % number)])
-    task.run(commit=True)
-    number = 60
-    while not task.metrics.stores["s"].snapshot_total:
-        send(log, [(b"key", b"%d" % number)])
-        commit(task)
-        number += 1
-        assert number < 10_000
-    expected = list(task.store("s", IsolationLevel.READ_COMMITTED).all())
-    task.close()
-    lose(tmp_path)
-    task = made(opened)
-    [report] = task.open()
-    assert report.snapshot_offset is not None
-    assert list(task.store("s", IsolationLevel.READ_COMMITTED).all()) == expected
-    task.close()
 
 
 @pytest.mark.parametrize("level", list(Durability))
