@@ -15,6 +15,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from stores.changelog.kafka.testing import broker as testing_broker
 from stores.changelog.kafka.testing.broker import Broker
+from stores.changelog.kafka.testing.cluster import BrokerCluster
 from stores.changelog.kafka.testing.jars import expected_checksums, kafka_jars, mismatch
 from stores.errors import ConfigError
 from stores.tests.kafka.fresh import fresh_changelog
@@ -130,6 +131,25 @@ def test_the_data_of_a_further_broker_is_made_without_java_and_has_ids_of_its_ow
     assert contents["checkpoint"] == first["checkpoint"]
     [ids] = re.findall(rb"^#\ncluster\.id=(\S{22})\ndirectory\.id=(\S{22})\nversion=1\n$", contents["meta.properties"])
     assert ids[0] != ids[1]
+
+
+def test_the_brokers_of_a_cluster_have_one_id_and_know_all_controllers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = b"node.id=1\ndirectory.id=def\ncluster.id=c\n"
+    monkeypatch.setitem(testing_broker._formatted, tmp_path, {"meta.properties": first})
+    voters: set[str] = set()
+    ids: list[str] = []
+    for node, broker in BrokerCluster(tmp_path / "data", FOLDER).nodes.items():
+        broker._format(["no-java"], tmp_path / "none", tmp_path)
+        ids += re.findall(r"=(.+)", (broker.data / "logs" / "meta.properties").read_text())
+        settings = dict(line.split("=", 1) for line in broker._server_properties({}).splitlines())
+        assert settings["node.id"] == str(node)
+        voters.add(settings["controller.quorum.voters"])
+        assert f"{node}@127.0.0.1:{broker._controller_port}" in settings["controller.quorum.voters"].split(",")
+    assert len(voters) == 1
+    assert [len(set(ids[at::3])) for at in range(3)] == [3, 3, 1]
+    assert ids[::3] == ["1", "2", "3"]
 
 
 def test_jars_that_are_not_the_checked_ones_are_refused(tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ _GUARD = '"$@" </dev/null >>"$0" 2>&1 & echo $!; read -r _; kill -KILL $! 2>/dev
 
 _SERVER = """\
 process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
+node.id={node}
+controller.quorum.voters={voters}
 controller.listener.names=CONTROLLER
 listeners=CONTROLLER://127.0.0.1:{controller},{bound}
 advertised.listeners={advertised}
@@ -73,8 +73,9 @@ _formatted: dict[Path, dict[str, bytes]] = {}
 """The files of a data folder that Kafka's tool has made, by the folder of the jars."""
 _PORT_MIN, _NUM_PORTS = 15_000, 15_000
 """The ports of brokers. Linux gives those from 32,768 on (ip(7), ``ip_local_port_range``)."""
-_IDS = re.compile(rb"^((?:cluster|directory)\.id=).*$", re.MULTILINE)
-"""The entries that differ between data folders."""
+_given_ports: set[int] = set()
+_IDS = re.compile(rb"^(cluster|directory|node)\.id=.*$", re.MULTILINE)
+"""The entries of a data folder that are IDs."""
 _LISTENERS = re.compile(r"^listeners=(.+)$", re.MULTILINE)
 _LISTENER = re.compile(r"(\w+)://127\.0\.0\.1:(\d+)")
 _LOG4J = """\
@@ -89,6 +90,16 @@ logger.server.level=info
 logger.lifecycle.name=kafka.server.BrokerLifecycleManager
 logger.lifecycle.level=info
 """
+
+
+class Quorum(NamedTuple):
+    """A cluster of brokers, each of which is a controller as well. ``ports`` has those of the controllers, by node.
+
+    Source: KIP-595, ``controller.quorum.voters``.
+    """
+
+    cluster_id: str
+    ports: Mapping[int, int]
 
 
 class BrokerListener(NamedTuple):
@@ -107,7 +118,8 @@ class Broker:
 
     ``folder`` is where Kafka's jars are kept (``kafka_jars``). The broker ends with the process that started it, unless
     it is ``detached``. Its output is in ``data/broker.log``. ``settings`` are further lines of its server.properties,
-    and ``listeners`` its addresses beside the plain one. For one thread.
+    and ``listeners`` its addresses beside the plain one. It is the broker ``node`` of a cluster with ``quorum``, or of
+    a cluster of its own. For one thread.
     """
 
     def __init__(
@@ -119,9 +131,12 @@ class Broker:
         java_options: tuple[str, ...] = HEAP,
         settings: str = "",
         listeners: Sequence[BrokerListener] = (),
+        node: int = 1,
+        quorum: Quorum | None = None,
     ) -> None:
         self.data = data
         self._folder = folder
+        self._node, self._quorum = node, quorum
         self._detached, self._java_options, self._settings = detached, java_options, settings
         self._listeners = tuple(listeners)
         self._process: subprocess.Popen[str] | None = None
@@ -199,12 +214,17 @@ class Broker:
     def _server_properties(self, earlier: Mapping[str, int]) -> str:
         """Choose the ports, those of an earlier run if they are free; return the settings of the server."""
         names = ["PLAINTEXT", "CONTROLLER", *(listener.name for listener in self._listeners)]
-        earlier_ports = earlier if earlier.keys() == set(names) and all(map(_is_free, earlier.values())) else None
-        ports = earlier_ports or dict(zip(names, _free_ports(len(names)), strict=True))
+        has_earlier = earlier.keys() == set(names) and all(map(_is_free, earlier.values()))
+        ports = dict(earlier) if has_earlier else dict(zip(names, free_ports(len(names)), strict=True))
+        if self._quorum is not None:
+            ports["CONTROLLER"] = self._quorum.ports[self._node]
         self.port, self._controller_port = ports["PLAINTEXT"], ports["CONTROLLER"]
+        controllers = {self._node: self._controller_port} if self._quorum is None else self._quorum.ports
         self.ports = {listener.name: ports[listener.name] for listener in self._listeners}
         addresses = [(listener, ports[listener.name]) for listener in (BrokerListener("PLAINTEXT"), *self._listeners)]
         return _SERVER.format(
+            node=self._node,
+            voters=",".join(f"{node}@127.0.0.1:{port}" for node, port in controllers.items()),
             controller=self._controller_port,
             bound=",".join(f"{listener.name}://127.0.0.1:{port}" for listener, port in addresses),
             advertised=",".join(
@@ -217,13 +237,16 @@ class Broker:
     def _format(self, base: list[str], properties: Path, jars: Path) -> None:
         """Make the data folder: by Kafka's tool, or like the one that this process has made before, without Java."""
         logs = self.data / "logs"
+        cluster_id = new_id() if self._quorum is None else self._quorum.cluster_id
         if jars in _formatted:
+            ids = {b"cluster": cluster_id, b"directory": new_id(), b"node": str(self._node)}
             logs.mkdir(parents=True, exist_ok=True)
             for name, content in _formatted[jars].items():
-                (logs / name).write_bytes(_IDS.sub(lambda found: found[1] + _new_id().encode(), content))
+                new = _IDS.sub(lambda found: found[1] + b".id=" + ids[found[1]].encode(), content)
+                (logs / name).write_bytes(new)
             return
         formatted = subprocess.run(
-            [*base, "kafka.tools.StorageTool", "format", "-t", _new_id(), "-c", str(properties)],
+            [*base, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties)],
             capture_output=True,
             text=True,
             timeout=READY_S,
@@ -258,7 +281,8 @@ class Broker:
             output = log.read_bytes()[begin:]
             if b"Kafka Server started" in output and _answers(self.port):
                 return
-            if _DUPLICATE in output and not has_freed_id:
+            # One of several brokers tries until its earlier session is over: another one may be the controller.
+            if _DUPLICATE in output and not has_freed_id and self._quorum is None:
                 has_freed_id = _has_unregistered(self._controller_port)
             if not _runs(self.pid) or time.monotonic() > deadline:
                 self.kill()
@@ -316,7 +340,7 @@ def _sharing(archive: Path | None) -> tuple[str, ...]:
     return (f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 
 
-def _new_id() -> str:
+def new_id() -> str:
     """Return a new ID of a cluster or of a folder, as Kafka writes it: 16 random bytes in Base64.
 
     Source: Kafka, ``Uuid.randomUuid``, which also avoids a first character that looks like an option.
@@ -374,14 +398,15 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _free_ports(count: int) -> list[int]:
-    """Return ports of loopback that no process listens on at this moment.
+def free_ports(count: int) -> list[int]:
+    """Return ports of loopback that no process listens on at this moment, and that this process has not given yet.
 
     Nobody gets one by asking for any port: a broker takes some seconds until it listens, also after a restart.
     """
     ports: list[int] = []
     while len(ports) < count:
         port = _PORT_MIN + randbelow(_NUM_PORTS)
-        if port not in ports and _is_free(port):
+        if port not in _given_ports and _is_free(port):
+            _given_ports.add(port)
             ports.append(port)
     return ports
