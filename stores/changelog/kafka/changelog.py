@@ -298,7 +298,7 @@ class KafkaChangelog(Changelog):
             new = NewTopic(topic, partitions, self._replication_factor, config=dict(settings))
             if self._cluster.create(new):
                 return True
-            existing = self._cluster.topics()[topic]
+            existing = self._cluster.await_topic(topic)
         if existing != partitions:
             raise ChangelogError(f"topic {topic!r} has {existing} partitions, not {partitions}")
         return False

@@ -193,12 +193,18 @@ class Cluster:
             return True
 
         is_new = self._administered(f"creating the topic {new.topic!r}", ask)
-        deadline = time.monotonic() + self.timeout_s
-        while new.topic not in self.topics():
-            if time.monotonic() > deadline:
-                raise ChangelogTimeoutError(f"the brokers do not know the new topic {new.topic!r} in time")
-            time.sleep(_PAUSE_S)
+        self.await_topic(new.topic)
         return is_new
+
+    def await_topic(self, topic: str) -> int:
+        """Return the number of partitions of an existing topic, once a broker knows it. Others may learn it later."""
+        deadline = time.monotonic() + self.timeout_s
+        while (count := self.topics().get(topic)) is None:
+            if time.monotonic() > deadline:
+                raise ChangelogTimeoutError(f"the brokers do not know the new topic {topic!r} in time")
+            time.sleep(_PAUSE_S)
+        self._partitions = {**self._partitions, topic: count}
+        return count
 
     def topic_id(self, topic: str) -> str:
         """Return the ID of a topic. Source: KIP-516."""
@@ -385,12 +391,18 @@ class Cluster:
         return are_visible
 
     def _stable_bounds(self, theirs: confluent_kafka.TopicPartition, doing: str) -> tuple[int, int]:
-        """Return the first offset, and the last stable offset."""
+        """Return the first offset, and the last stable offset.
+
+        A client whose broker has died may ask it until the call's time is up, although another one leads the partition.
+        """
+        attempt_s = _ATTEMPT_S / 2
 
         def ask(left_s: float) -> tuple[int, int]:
+            nonlocal attempt_s
+            attempt_s *= 2  # A broker may need longer for an answer.
             client = self._asking
             try:
-                start, end = client.get_watermark_offsets(theirs, timeout=left_s)
+                start, end = client.get_watermark_offsets(theirs, timeout=min(left_s, attempt_s))
             except KafkaException:
                 self._replace_asking(client)
                 raise

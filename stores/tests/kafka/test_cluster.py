@@ -51,7 +51,8 @@ class Client:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.knows_controller = True
-        self.slow = self.has_lost_leaders = False
+        self.slow = self.has_lost_leaders = self.hangs = False
+        self.topics: dict[str, Any] = {}
         self.failure: KafkaError | None = None
         self.on_error: Any = None
         self.closed = 0
@@ -61,7 +62,7 @@ class Client:
             self.clock.now += timeout
             raise KafkaException(self.failure)
         self.knows_controller = True
-        return SimpleNamespace(topics={})
+        return SimpleNamespace(topics=self.topics)
 
     def describe_configs(self, resources: list[Any], request_timeout: float) -> dict[Any, Future[Any]]:
         future: Future[Any] = Future()
@@ -81,6 +82,9 @@ class Client:
     def get_watermark_offsets(self, theirs: object, timeout: float) -> tuple[int, int]:
         if self.has_lost_leaders:
             raise KafkaException(error("_UNKNOWN_PARTITION"))
+        if self.hangs:
+            self.clock.now += timeout
+            raise KafkaException(error("_TIMED_OUT"))
         return 3, 7
 
     def poll(self, wait_s: float) -> None:
@@ -159,6 +163,26 @@ def test_a_client_that_has_lost_the_leader_of_a_partition_is_replaced_and_not_at
     assert cluster._stable_bounds(confluent_kafka.TopicPartition("t", 0), "asking") == (3, 7)
     assert next(answers, None) is None
     assert client.clock.now < TIMEOUT_S
+
+
+def test_a_client_that_asks_a_dead_broker_for_offsets_is_replaced_before_the_time_is_up(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = cluster_over(client)
+    client.hangs = True
+    monkeypatch.setattr(confluent_kafka, "Consumer", lambda settings: Client(client.clock))
+    assert cluster._stable_bounds(confluent_kafka.TopicPartition("t", 0), "asking") == (3, 7)
+    assert client.clock.now < TIMEOUT_S / 2
+
+
+def test_a_topic_that_one_broker_knows_is_there_although_another_one_has_not_heard_of_it(client: Client) -> None:
+    cluster = cluster_over(client)
+    client.topics = {"new": SimpleNamespace(partitions={0: None, 1: None}, error=None)}
+    assert cluster.await_topic("new") == 2
+    client.topics = {}
+    cluster.check_partition(TopicPartition("new", 1))
+    with pytest.raises(ChangelogTimeoutError):
+        cluster.await_topic("other")
 
 
 def test_a_broker_that_needs_longer_gets_longer_attempts(client: Client) -> None:
