@@ -61,11 +61,14 @@ class GroupOffsets:
         self._closed = False
         self._metadata: dict[str, Any] = {}
         self._memberships: dict[str, Membership] = {}
+        self._ended: dict[tuple[str, TopicPartition], object] = {}
+        """Those that a transaction of this process has committed, until the brokers are seen to have its marker."""
 
     def committed(self, group: str, partitions: Collection[TopicPartition] | None = None) -> Committed:
         """Return the committed offsets of a group with their times, of these partitions or of all in the cluster.
 
-        If a commit is open, it waits some seconds for its end (KIP-447).
+        If a commit of others is open, it waits some seconds for its end (KIP-447). A commit of this process is awaited
+        like an answer: a task that continued from the offsets before it would repeat its outputs.
 
         Consumers ask. The client for administration can ask as well, but after a restart of the coordinator's broker it
         does not find it again, and may then abort the process (librdkafka 2.16.0).
@@ -75,8 +78,27 @@ class GroupOffsets:
             topics = self._cluster.topics()
             partitions = [TopicPartition(topic, number) for topic, count in topics.items() for number in range(count)]
         queried = [confluent_kafka.TopicPartition(*checked_partition(partition)) for partition in partitions]
-        doing = f"asking for the offsets of group {group!r}"
-        return self._asked(doing, group, queried, "read_uncommitted") if queried else Committed({}, {})
+        if not queried:
+            return Committed({}, {})
+        with self._lock:
+            ended = {(group, each): self._ended[group, each] for each in partitions if (group, each) in self._ended}
+        level = "read_committed" if ended else "read_uncommitted"
+        committed = self._asked(f"asking for the offsets of group {group!r}", group, queried, level)
+        with self._lock:
+            for key, end in ended.items():
+                if self._ended.get(key) is end:
+                    del self._ended[key]
+        return committed
+
+    def ended(self, of_groups: Mapping[str, Committed]) -> None:
+        """Note that a transaction of this process has committed offsets. Its marker may be written to them later.
+
+        Source: KIP-98, "WriteTxnMarkerRequest".
+        """
+        end = object()
+        with self._lock:
+            for group, committed in of_groups.items():
+                self._ended.update({(group, partition): end for partition in committed.offsets})
 
     def await_decided(self, group: str, partitions: Collection[TopicPartition]) -> None:
         """Wait until no open transaction has offsets of the group for these partitions (KIP-447).

@@ -312,7 +312,9 @@ class KafkaWriter(LogWriter):
             return
         reach(BEFORE_COMMIT)
         self._commit()
-        self._committed = offsets or self._committed
+        if offsets:
+            self._committed = offsets
+            self._groups.ended(offsets)
         reach(AFTER_COMMIT)
 
     def _send_offsets(self, group: str, committed: Committed) -> None:

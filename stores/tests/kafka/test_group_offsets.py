@@ -19,7 +19,7 @@ from stores.changelog.kafka.changelog import KafkaSharedProducer
 from stores.changelog.kafka.group_member import ASK_S, GroupMembers, check_members
 from stores.changelog.kafka.group_offsets import CLIENTS, GroupOffsets
 from stores.changelog.kafka.testing.broker import Broker
-from stores.errors import ChangelogError, StoreClosedError
+from stores.errors import ChangelogError, ChangelogTimeoutError, StoreClosedError
 from stores.interface import TopicPartition
 from stores.tests.kafka.counting import KEYS, changelog, prepared, task_over
 from stores.tests.tasks.setup import INPUT
@@ -112,6 +112,38 @@ def test_a_commit_into_a_group_with_members_is_an_error_and_others_are_decided_b
         offsets.commit("app", {INPUT: 1}, {})
     answers.pop()
     offsets.commit("app", {INPUT: 1}, {})
+
+
+def test_the_end_of_an_own_commit_is_awaited_until_an_answer_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The offsets before it are no answer then. Those of others, and of other partitions, are."""
+    cluster: Any = SimpleNamespace(check_open=lambda: None)
+    offsets, other = GroupOffsets(cluster), TopicPartition("other", 0)
+    levels: list[str] = []
+    on_question: list[Exception | None] = []
+
+    def asked(doing: str, group: str, queried: object, level: str) -> Committed:
+        levels.append(level)
+        if on_question and (error := on_question.pop()) is not None:
+            raise error
+        if on_question == [None]:
+            offsets.ended({"g": Committed({INPUT: 6}, {})})
+        return Committed({}, {})
+
+    monkeypatch.setattr(offsets, "_asked", asked)
+    offsets.ended({"g": Committed({INPUT: 5}, {})})
+    offsets.committed("h", [INPUT])
+    offsets.committed("g", [other])
+    assert levels == ["read_uncommitted"] * 2
+    on_question.append(ChangelogTimeoutError("no answer"))
+    with pytest.raises(ChangelogTimeoutError):
+        offsets.committed("g", [INPUT])
+    # Another commit ends during the question.
+    on_question += [None, None]
+    offsets.committed("g", [INPUT])
+    on_question.clear()
+    offsets.committed("g", [INPUT, other])
+    offsets.committed("g", [INPUT])
+    assert levels[2:] == ["read_committed"] * 3 + ["read_uncommitted"]
 
 
 def test_a_task_joins_a_transaction_before_the_end_of_earlier_ones_is_awaited() -> None:

@@ -111,7 +111,9 @@ def cluster() -> FakeCluster:
 
 
 def producer_over(cluster: FakeCluster, *, fencing: bool = False) -> KafkaProducer:
-    groups: Any = SimpleNamespace(is_fenced=lambda group: fencing, metadata=lambda group, partitions: None)
+    groups: Any = SimpleNamespace(
+        is_fenced=lambda group: fencing, metadata=lambda group, partitions: None, ended=lambda offsets: None
+    )
     return KafkaProducer(KafkaWriter(cluster, groups, "p"), "p")
 
 
