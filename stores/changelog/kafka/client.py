@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import StrEnum
@@ -347,7 +348,7 @@ def _is_secret(name: str) -> bool:
 
 
 _SIGNS = frozenset(("FAIL", "REQTMOUT"))
-_DEBUG, _LEVEL = "debug", "log_level"
+_DEBUG, _LEVEL, _THROTTLED = "debug", "log_level", "throttle_cb"
 _LEVELS = (50, 50, 50, 40, 30, 20, 20, 10)
 """Python's level for each of the client's. Source: confluent-kafka, ``log_cb``."""
 _INFO = 6
@@ -366,15 +367,32 @@ class LostRequests:
     ``any`` is True if a request may have been lost since it was last set to False. Other lines are passed on to ``log``
     as the caller's settings ask. Source: librdkafka, ``rd_kafka_broker_set_error`` (FAIL) and
     ``rd_kafka_broker_timeout_scan`` (REQTMOUT).
+
+    A request that the client sends after it has reached a quota is not lost: the broker reads it after ``pause_s``.
     """
 
     def __init__(self, settings: ClientSettings, log: logging.Logger) -> None:
         contexts = settings.value(_DEBUG, "") or ""
         level = int(settings.value(_LEVEL, _INFO))
         self._log, self._least = log, logging.DEBUG if contexts else _LEVELS[level]
-        self.settings: Mapping[str, Any] = {_DEBUG: f"{contexts},broker" if contexts else "broker", "logger": self}
+        self.settings: Mapping[str, Any] = {
+            _DEBUG: f"{contexts},broker" if contexts else "broker",
+            "logger": self,
+            _THROTTLED: self._throttled,
+        }
         """The settings that the client needs for it."""
         self.any = False
+        self._caller: Callable[[Any], object] | None = settings.value(_THROTTLED, None)
+        self._read_at_s = 0.0
+
+    def pause_s(self) -> float:
+        """Return the time for which a broker reads no request of the client. ``poll`` brings it. Source: KIP-219."""
+        return max(self._read_at_s - time.monotonic(), 0.0)
+
+    def _throttled(self, event: Any) -> None:
+        self._read_at_s = max(self._read_at_s, time.monotonic() + float(event.throttle_time))
+        if self._caller is not None:
+            self._caller(event)
 
     def log(self, level: int, text: str, facility: str, client: str, message: str) -> None:
         """Take a message of the client, which calls this from ``poll``."""

@@ -319,7 +319,8 @@ class KafkaWriter(LogWriter):
 
     def _send_offsets(self, group: str, committed: Committed) -> None:
         metadata, client = self._groups.metadata(group, committed.offsets), self._client
-        theirs, timeout_s = as_theirs(*committed), self._coordinator_s
+        self._serve(0)
+        theirs, timeout_s = as_theirs(*committed), min(self._coordinator_s + self._lost.pause_s(), self._timeout_s)
         try:
             in_time = returns_in_time(
                 lambda: client.send_offsets_to_transaction(theirs, metadata, timeout_s),

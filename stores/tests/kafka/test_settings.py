@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -91,13 +92,25 @@ def test_the_client_log_has_the_levels_of_the_settings_and_no_others(caplog: pyt
         ({"debug": "cgrp,topic"}, "cgrp,topic,broker", levels),
     ):
         requests = LostRequests(ClientSettings({"bootstrap.servers": "none", **settings}), log)
-        assert requests.settings == {"debug": contexts, "logger": requests}
+        assert requests.settings == {"debug": contexts, "logger": requests, "throttle_cb": requests._throttled}
         with caplog.at_level(logging.DEBUG, log.name):
             caplog.clear()
             for level in levels:
                 requests.log(level, "%s [%s] %s", "CONNECT", "producer-1", "text")
         assert [record.levelno for record in caplog.records] == expected
         assert not requests.any
+
+
+def test_the_longest_pause_after_a_quota_was_reached_counts_and_the_caller_hears_of_each() -> None:
+    heard: list[Any] = []
+    settings = ClientSettings({"bootstrap.servers": "none", "throttle_cb": heard.append})
+    requests = LostRequests(settings, logging.getLogger("stores.tests.lost_requests"))
+    assert requests.pause_s() == 0
+    events = [SimpleNamespace(throttle_time=seconds) for seconds in (10_000.0, 1.0)]
+    for event in events:
+        requests.settings["throttle_cb"](event)
+    assert 9_000 < requests.pause_s() <= 10_000
+    assert heard == events
 
 
 def test_without_a_broker_the_error_names_the_address_and_no_secret(caplog: pytest.LogCaptureFixture) -> None:
