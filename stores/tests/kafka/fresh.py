@@ -10,17 +10,18 @@ from confluent_kafka.admin import AdminClient
 
 from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.kafka.testing.broker import Broker
+from stores.changelog.kafka.testing.cluster import BrokerCluster
 
 DEADLINE_S = 600.0
 
 
-def fresh_changelog(broker: Broker) -> KafkaChangelog:
+def fresh_changelog(broker: Broker | BrokerCluster) -> KafkaChangelog:
     """Remove all topics and groups, and return a changelog."""
     remove_all(broker)
     return KafkaChangelog({"bootstrap.servers": broker.address}, timeout_s=DEADLINE_S)
 
 
-def remove_all(broker: Broker) -> None:
+def remove_all(broker: Broker | BrokerCluster) -> None:
     """Remove all topics but Kafka's own, and all groups."""
     admin = AdminClient({"bootstrap.servers": broker.address})
     deadline = time.monotonic() + DEADLINE_S

@@ -6,20 +6,24 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 from stores.changelog.kafka import KafkaChangelog
+from stores.changelog.kafka.testing.broker import Broker
+from stores.changelog.kafka.testing.cluster import BrokerCluster
 from stores.interface import TopicPartition
 from stores.tasks import StreamTask
-from stores.tests.tasks.sharing import INPUTS, sharing_tasks
+from stores.tests.kafka.fresh import fresh_changelog
+from stores.tests.tasks.sharing import INPUTS, feed_both, sharing_tasks
 
 SESSION_S = 6
 SILENT_S = 20
 """The time after which the group removes a zombie. Until then it must have begun its tasks, also on a busy machine."""
 _DEADLINE_S = 600.0
+NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 
 _READ = """
 import json, sys
@@ -59,27 +63,46 @@ def committed_outputs(address: str, at_least: int) -> list[list[tuple[bytes, byt
         time.sleep(0.1)
 
 
+def feed_afresh(broker: Broker | BrokerCluster, make_topics: Callable[[], object] = lambda: None) -> None:
+    """Put the input into fresh topics, once the group has nothing of an earlier test: it may still have a member.
+
+    ``make_topics`` makes those topics that are to have settings or places of their own.
+    """
+    while True:
+        with fresh_changelog(broker) as log:
+            make_topics()
+            feed_both(log)
+            if not log.committed_offsets("app"):
+                return
+        time.sleep(0.5)
+
+
 class SharingWorker:
     """A member of the group ``app``. A ``with`` block joins and leaves.
 
-    The group removes it if it does not poll for ``polls_within_s``, which is at least SESSION_S.
+    The group removes it if it does not poll for ``polls_within_s``, or is not heard of for ``session_s``, which is not
+    longer. ``settings`` are further ones of the client.
     """
 
-    def __init__(self, folder: Path, address: str, name: str, *, polls_within_s: int = 300) -> None:
-        self._folder, self._name = folder / name, name
-        self.log = KafkaChangelog(
-            {
-                "bootstrap.servers": address,
-                "session.timeout.ms": SESSION_S * 1000,
-                "max.poll.interval.ms": polls_within_s * 1000,
-            }
-        )
+    def __init__(
+        self,
+        folder: Path,
+        address: str,
+        name: str,
+        *,
+        polls_within_s: int = 300,
+        session_s: int = SESSION_S,
+        settings: Mapping[str, Any] = NO_SETTINGS,
+    ) -> None:
+        self._folder, self._name, self._session_s = folder / name, name, session_s
+        own = {"session.timeout.ms": session_s * 1000, "max.poll.interval.ms": polls_within_s * 1000}
+        self.log = KafkaChangelog({"bootstrap.servers": address, **own, **settings})
         self._held: set[TopicPartition] = set()
         self.tasks: list[StreamTask] = []
 
     def __enter__(self) -> Self:
         self.member = self.log.join_group(
-            "app", ["input"], self, fingerprint="f", session_timeout_s=SESSION_S, fencing=True
+            "app", ["input"], self, fingerprint="f", session_timeout_s=self._session_s, fencing=True
         )
         return self
 

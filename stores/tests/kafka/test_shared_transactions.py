@@ -24,7 +24,7 @@ from stores.errors import ChangelogError, ChangelogTimeoutError, CommitInDoubtEr
 from stores.interface import TopicPartition
 from stores.tasks import TaskContext
 from stores.tests.kafka.fresh import fresh_changelog
-from stores.tests.kafka.sharing_worker import SILENT_S, SharingWorker, committed_outputs
+from stores.tests.kafka.sharing_worker import SILENT_S, SharingWorker, committed_outputs, feed_afresh
 from stores.tests.tasks.setup import crashing_at, over_both_forms
 from stores.tests.tasks.sharing import INPUTS, KEYS, expected, feed_both, offsets, sharing_task, sharing_tasks, state
 
@@ -35,16 +35,6 @@ NUMBER = sum(map(len, KEYS))
 CHANGELOG = TopicPartition("app-counts-changelog", 0)
 UNCOMMITTED = 3
 """The records of each task that the zombie has processed, and not committed."""
-
-
-def prepared(broker: Broker) -> None:
-    """Put the input into fresh topics, once the group has nothing of an earlier test: it may still have a member."""
-    while True:
-        with fresh_changelog(broker) as log:
-            feed_both(log)
-            if not log.committed_offsets("app"):
-                return
-        time.sleep(0.5)
 
 
 def begun(zombie: SharingWorker, batches: bool = False) -> None:
@@ -68,7 +58,7 @@ def test_a_zombie_whose_tasks_have_moved_commits_nothing(
     tmp_path: Path, broker: Broker, knows: bool, batches: bool
 ) -> None:
     """Its client knows that the group has removed it, or not yet: the process was stopped, say."""
-    prepared(broker)
+    feed_afresh(broker)
     with SharingWorker(tmp_path, broker.address, "zombie", polls_within_s=SILENT_S) as zombie:
         begun(zombie, batches)
         take_over(tmp_path, broker, batches)
@@ -85,7 +75,7 @@ def test_without_the_groups_metadata_a_zombie_repeats_outputs(
     tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broken variant: offsets are committed as by a client outside of the group. The check finds it."""
-    prepared(broker)
+    feed_afresh(broker)
 
     def outside(member: KafkaGroupMember, partitions: Collection[TopicPartition]) -> Any:
         assert member._fencing is not None
@@ -105,7 +95,7 @@ def test_a_partition_that_was_lost_is_in_no_commit_of_a_member_that_has_joined_a
     tmp_path: Path, broker: Broker
 ) -> None:
     """Its metadata are valid then, and a slow function may still have its task, also if it was given back meanwhile."""
-    prepared(broker)
+    feed_afresh(broker)
     with SharingWorker(tmp_path, broker.address, "member") as worker:
         begun(worker)
         partitions = [confluent_kafka.TopicPartition(*INPUTS[1])]
@@ -127,7 +117,7 @@ def test_a_partition_that_was_lost_is_in_no_commit_of_a_member_that_has_joined_a
 
 def test_records_that_a_zombie_sends_do_not_hide_the_commits_of_its_successor(tmp_path: Path, broker: Broker) -> None:
     """They hold back the last stable offset of the changelog. A restore after a rollback waits for their end."""
-    prepared(broker)
+    feed_afresh(broker)
     with SharingWorker(tmp_path, broker.address, "zombie", polls_within_s=SILENT_S) as zombie:
         begun(zombie)
         with SharingWorker(tmp_path, broker.address, "successor") as successor:
@@ -158,7 +148,7 @@ def test_a_task_that_is_closed_without_a_commit_leaves_nothing_in_the_transactio
     tmp_path: Path, broker: Broker, batches: bool
 ) -> None:
     """As one that the group has given to another worker. Their one producer has its records."""
-    prepared(broker)
+    feed_afresh(broker)
     with SharingWorker(tmp_path, broker.address, "one") as worker:
         begun(worker, batches)
         first, second = worker.tasks
@@ -178,7 +168,7 @@ def test_a_common_commit_in_doubt_is_decided_by_the_brokers(
     tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch, took: bool, batches: bool
 ) -> None:
     """Source: KIP-588."""
-    prepared(broker)
+    feed_afresh(broker)
     commit = KafkaWriter._commit
 
     def doubtful(writer: KafkaWriter) -> None:
@@ -202,7 +192,7 @@ def test_a_common_commit_in_doubt_is_decided_by_the_brokers(
 
 def test_an_instance_with_a_transaction_of_its_own_is_fenced_as_well(tmp_path: Path, broker: Broker) -> None:
     """As after a change of the configuration. The group knows nothing of it."""
-    prepared(broker)
+    feed_afresh(broker)
     with KafkaChangelog({"bootstrap.servers": broker.address}) as log:
         old = sharing_task(tmp_path / "old", log, 0, None)
         old.open()
@@ -225,7 +215,7 @@ def test_the_next_owner_of_a_task_without_stores_waits_for_the_open_commit_of_it
     tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The older instance is stopped between its input offsets and the commit, which then comes. Source: KIP-447."""
-    prepared(broker)
+    feed_afresh(broker)
     stateless: dict[str, Any] = {"stores": {}, "process": forward}
     successor = SharingWorker(tmp_path, broker.address, "successor")
     waits, await_decided = threading.Event(), GroupOffsets.await_decided
