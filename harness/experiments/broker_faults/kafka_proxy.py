@@ -11,7 +11,7 @@ from collections.abc import Callable
 from harness.experiments.broker_faults.network_proxy import NetworkProxy, Side
 
 PRODUCE, INIT_PRODUCER_ID = 0, 22
-ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, END_TXN, TXN_OFFSET_COMMIT = 24, 25, 26, 28
+ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, END_TXN, WRITE_TXN_MARKERS, TXN_OFFSET_COMMIT = range(24, 29)
 """API keys of requests. Source: Kafka's protocol guide, "Api Keys"."""
 _REQUEST = struct.Struct(">ihhi")
 """The size of a request without these four bytes, its API key, version and correlation ID. Source: Kafka's protocol
