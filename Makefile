@@ -64,7 +64,7 @@ option = $(if $(strip $(2)),$(1) $(call quoted,$(2)))
 SOME = $(call option,--seed,$(SEED)) $(call option,--backends,$(BACKENDS))
 OWN_EVENTS = $(call option,--events,$(EVENTS)) $(call option,--key,$(KEY)) $(call option,--time,$(TIME)) $(if $(filter-out 0,$(DROP_BAD)),--drop-bad)
 
-.PHONY: help setup java test test-long test-kafka test-spark kafka kafka-stop kafka-jars bench-kafka client-retries differential soak bench bench-stateful explore report history compare scenario many-stores mutate size lint release docs clean clean-runs
+.PHONY: help setup java test test-long test-kafka test-cluster test-spark kafka kafka-stop kafka-jars bench-kafka client-retries differential soak bench bench-stateful explore report history compare scenario many-stores mutate size lint release docs clean clean-runs
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | while IFS=$$'\t' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
@@ -85,7 +85,10 @@ test-long: $(STAMP) $(LINT_STAMP) $(LONG_STAMP) java ## run the tests that make 
 # for brokers, each of which is one more process that computes.
 test-kafka: $(STAMP) ## run the tests that need a Kafka broker, three files at a time, on brokers that they start; needs Java and Maven; ARGS as above
 	@$(VENV_PYTHON) -m stores.changelog.kafka.testing classes --folder .kafka || true # The tests that need it say so.
-	@$(PYTEST) $(call at_a_time,3 * $(WORKERS) / 2) -o testpaths="harness/tests stores/tests" $(WITHOUT_CONFORMANCE) -m kafka $(ARGS)
+	@$(PYTEST) $(call at_a_time,3 * $(WORKERS) / 2) -o testpaths="harness/tests stores/tests" $(WITHOUT_CONFORMANCE) -m "kafka and not long and not cluster" $(ARGS)
+
+test-cluster: $(STAMP) ## run the tests over three brokers, one of which is killed, stopped or cut off (ten minutes); ARGS as above
+	@$(PYTEST) -o testpaths="harness/tests stores/tests/kafka" -m cluster $(ARGS)
 
 test-spark: $(STAMP) java ## run the tests in sessions of Spark; ARGS as above
 	@$(PYTEST) $(WITHOUT_CONFORMANCE) -m "spark and not long" $(ARGS)

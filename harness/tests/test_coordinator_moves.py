@@ -49,7 +49,7 @@ from stores.tests.kafka.two_tasks import (
 )
 from stores.tests.tasks.sharing import INPUTS
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.cluster]
 
 ANSWER_S = 600.0
 SHORT_S = 8.0

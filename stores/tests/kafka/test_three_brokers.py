@@ -40,7 +40,7 @@ from stores.tests.kafka.two_tasks import (
 )
 from stores.tests.tasks.sharing import OUTPUTS, ROUND
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.cluster]
 
 SHORT_S = 8.0
 IN_FLIGHT = "request.timeout.ms=5000\n"
