@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
-from stores.contract.arguments import TIME_BOUND_MS
 from stores.contract.reading import PlainIterator
 from stores.errors import damaged
 from stores.interface import KeyValueIterator, KeyValueSnapshot, KeyValueStore, KeyValueView, ReadOnlyKeyValueStore
 from stores.meta_entries import MARK_BYTES_MAX
 from stores.records.headers import stored_time_ms, with_headers
-from stores.records.record_kind import LoggedRecord, RecordConverter, UnfitRecordError
+from stores.records.record_kind import LoggedRecord, RecordConverter, check_time_beside_headers
 from stores.records.values import TIME, TIME_BYTES, RecordStaging, StagedWrite, time_of
 
 STREAM_TIME: Final = "stream_time"
@@ -150,8 +149,7 @@ class TimestampedConverter(RecordConverter):
             return ((key, None),)
         if not self._headers:
             return ((key, TIME.pack(record.timestamp_ms) + value),)
-        if record.timestamp_ms >= TIME_BOUND_MS:
-            raise UnfitRecordError(f"its time {record.timestamp_ms} is not below 2**62")
+        check_time_beside_headers(record)
         return ((key, with_headers(value, record.timestamp_ms, record.headers)),)
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, NoReturn, Protocol, Self, TypeVar, cast
 
-from stores.contract.arguments import Headers, OnlyReads, check_type
+from stores.contract.arguments import TIME_BOUND_MS, Headers, OnlyReads, check_type
 from stores.errors import ConfigError, StoreClosedError, StoreCorruptedError, StoreIncompatibleError, damaged
 from stores.files.plain_files import parsed_json
 from stores.interface import (
@@ -427,6 +427,12 @@ class LoggedRecord(Protocol):
 
 class UnfitRecordError(StoreIncompatibleError):
     """A record that is not of a store of the converter's kind."""
+
+
+def check_time_beside_headers(record: LoggedRecord) -> None:
+    """Check that the time of a record can be stored with headers. Raises: UnfitRecordError."""
+    if record.timestamp_ms >= TIME_BOUND_MS:
+        raise UnfitRecordError(f"its time {record.timestamp_ms} is not below 2**62")
 
 
 class RecordConverter(ABC):

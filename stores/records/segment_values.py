@@ -116,7 +116,7 @@ class SegmentValues:
         self, codec: Codec[Any, Any], marks: SegmentMarks, *, timestamped: bool, takes_timestamps: bool, headers: bool
     ) -> None:
         self._codec, self._marks = codec, marks
-        self._timestamped, self._headers = timestamped, headers
+        self._timestamped, self.keeps_headers = timestamped, headers
         self._takes_timestamps = timestamped and takes_timestamps
         """True if new segments keep times."""
         self.are_plain = not (self._takes_timestamps or headers)
@@ -139,11 +139,11 @@ class SegmentValues:
         """Return the stored form of ``data``, a serialized value, in the segment."""
         if not self._has_timestamps(segment):
             return data
-        return with_headers(data, timestamp_ms, headers) if self._headers else _pack(timestamp_ms) + data
+        return with_headers(data, timestamp_ms, headers) if self.keeps_headers else _pack(timestamp_ms) + data
 
     def logged(self, data: bytes, timestamp_ms: int, headers: Headers) -> bytes:
         """Return ``StagedWrite.log_value`` for ``data``, a serialized value: see ``RecordKind.log_parts``."""
-        return with_headers(data, timestamp_ms, headers) if self._headers else data
+        return with_headers(data, timestamp_ms, headers) if self.keeps_headers else data
 
     def decoder(self, segment: int) -> Callable[[bytes], Any] | None:
         """Return the function that decodes stored values of ``segment``; None if they are the caller's bytes.
@@ -156,7 +156,7 @@ class SegmentValues:
             return None if codec.serialize_value is None else deserialize
         if not self._has_timestamps(segment):
             return lambda kept: self._untimed(deserialize(kept))
-        if self._headers:
+        if self.keeps_headers:
             return lambda kept: with_time_and_headers(kept, deserialize)
         if codec.serialize_value is None:
             return lambda kept: ValueAndTimestamp(kept[TIME_BYTES:], _unpack_from(kept)[0])
@@ -169,7 +169,7 @@ class SegmentValues:
             return decode_value(key, kept)
         if not self._has_timestamps(segment):
             return self._untimed(decode_value(key, kept))
-        if self._headers:
+        if self.keeps_headers:
             try:
                 data, headers = value_and_headers(kept)
             except ValueError as error:
@@ -180,7 +180,7 @@ class SegmentValues:
         return ValueAndTimestamp(decode_value(key, kept[TIME_BYTES:]), _unpack_from(kept)[0])
 
     def _untimed(self, value: Any) -> Any:
-        if self._headers:
+        if self.keeps_headers:
             return ValueTimestampHeaders(value, SURROGATE_MS, ())
         return ValueAndTimestamp(value, SURROGATE_MS)
 

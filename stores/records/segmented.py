@@ -38,6 +38,7 @@ from stores.records.record_kind import (
     TypedStore,
     TypedView,
     UnfitRecordError,
+    check_time_beside_headers,
     restore_in_pieces,
     unreadable,
     write_description,
@@ -296,6 +297,8 @@ class SegmentConverter(RecordConverter):
         self._stream_time = max(self._stream_time, time_ms)
         self._next = max(self._next, keys.sequence(key) + 1)
         segment = self._retention.segment(time_ms)
+        if data is not None and self._values.keeps_headers:
+            check_time_beside_headers(record)
         value = None if data is None else self._values.kept(data, record.timestamp_ms, segment, record.headers)
         pairs = [(packed(segment) + key, value)]
         if self._index is not None:

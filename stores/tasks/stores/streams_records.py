@@ -43,6 +43,7 @@ from stores.records.record_kind import Pairs, RecordConverter
 from stores.records.segment_values import LOG_FORM, STREAMS_FORM
 from stores.records.segmented import SegmentedKind
 from stores.records.segments import SegmentKeys, SessionKeys, WindowKeys, packed
+from stores.records.timestamped import TimestampedKind
 from stores.records.values import TIME, TIME_BYTES
 from stores.records.versioned import VersionedKind
 from stores.records.versions import pairs_of_versions
@@ -79,12 +80,25 @@ def _check_timestamps(*, has: bool, configured: bool, has_older: bool) -> None:
         raise NotTakenOverError("some of its records are from before it had timestamps", fits_another=False)
 
 
-class LeftPairs(LeftStore):
-    """A key-value store."""
+def _time_before(key: bytes, data: bytes, *, headers: bool) -> int:
+    """Return the time before a value, which can be stored with ``headers``. Raises: NotTakenOverError."""
+    if len(data) < TIME_BYTES:
+        raise damaged(f"the record of Kafka Streams under key {key!r} has no time")
+    time_ms: int = TIME.unpack_from(data)[0]
+    if headers and not -TIME_BOUND_MS <= time_ms < TIME_BOUND_MS:
+        raise NotTakenOverError(
+            f"its record under key {key!r} has the time {time_ms}, and those of a store with headers are below 2**62",
+            fits_another=True,
+        )
+    return time_ms
 
-    def __init__(self, path: Path, *, timestamped: bool) -> None:
-        self._database, self._timestamped = StreamsDatabase(path), timestamped
-        self._family = TIMESTAMPED if timestamped else PLAIN
+
+class LeftPairs(LeftStore):
+    """A key-value store, with timestamps if the configured one has them: that is ``timed``."""
+
+    def __init__(self, path: Path, timed: TimestampedKind[Any, Any, Any] | None) -> None:
+        self._database, self._timed = StreamsDatabase(path), timed
+        self._family = PLAIN if timed is None else TIMESTAMPED
 
     def check_families(self) -> None:
         _check_families(self._database)
@@ -98,12 +112,12 @@ class LeftPairs(LeftStore):
     def check(self) -> None:
         has = TIMESTAMPED in self._database.families
         has_older = has and not self._database.is_empty(PLAIN)
-        _check_timestamps(has=has, configured=self._timestamped, has_older=has_older)
+        _check_timestamps(has=has, configured=self._timed is not None, has_older=has_older)
 
     def lacks(self, record: Record) -> bool:
         assert record.key is not None
         value = self._database.get(self._family, record.key)
-        if value is not None and self._timestamped:
+        if value is not None and self._timed is not None:
             value = value[TIME_BYTES:]
         if value == record.value:
             return False
@@ -114,6 +128,9 @@ class LeftPairs(LeftStore):
 
     def steps(self, store: KeyValueStore) -> Generator[Pairs, None, None]:
         for chunk in self._database.chunks(self._family):
+            if self._timed is not None:
+                for key, data in chunk:
+                    _time_before(key, data, headers=self._timed.keeps_headers)
             yield [*chunk]
 
     def close(self) -> None:
@@ -322,9 +339,8 @@ class LeftSegments(LeftStore):
     def _record(self, key: bytes, data: bytes) -> Record:
         if not self._kind.keeps_times:
             return Record(-1, key, data)
-        if len(data) < TIME_BYTES:
-            raise damaged(f"the record of Kafka Streams under key {key!r} has no time")
-        return Record(-1, key, data[TIME_BYTES:], TIME.unpack_from(data)[0])
+        time_ms = _time_before(key, data, headers=self._kind.headers)
+        return Record(-1, key, data[TIME_BYTES:], time_ms)
 
     def _logged(self, key: bytes, segment: _Segment) -> bytes:
         """Return the key that we log for a key in ``segment``. Raises: NotTakenOverError."""

@@ -177,7 +177,7 @@ class Takeover(ABC):
             return LeftSegments(folder.databases, records)
         if isinstance(records, VersionedKind):
             return LeftVersions(folder.path, records)
-        return LeftPairs(folder.path, timestamped=isinstance(records, TimestampedKind))
+        return LeftPairs(folder.path, records if isinstance(records, TimestampedKind) else None)
 
     @contextmanager
     def _told(self) -> Iterator[None]:

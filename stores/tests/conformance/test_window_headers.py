@@ -283,3 +283,6 @@ def test_what_is_restored_is_what_was_put(kind: Kind, store: KeyValueStore, head
     assert all(pairs[key] == value for key, value in raw(headed).items())
     [pair, *_] = converter.convert(Record(2, logged[0], None, 4, HEADERS))
     assert pair == (packed(0) + logged[0], None)
+    if headers:
+        with pytest.raises(StoreIncompatibleError):
+            converter.convert(Record(3, logged[0], b"v", 1 << 62))

@@ -46,17 +46,24 @@ def leave_store(
     (path / "rocksdict-config.json").unlink()
 
 
+def put_raw(path: Path, family: str, entries: Mapping[bytes, bytes]) -> None:
+    """Put entries into a column family of a database, which is made if it is not there."""
+    names = Rdict.list_cf(str(path))
+    db = Rdict(str(path), Options(raw_mode=True), column_families={name: Options(raw_mode=True) for name in names})
+    handle = (
+        db.get_column_family(family) if family in names else db.create_column_family(family, Options(raw_mode=True))
+    )
+    for key, data in entries.items():
+        handle.put(key, data)
+    for each in (handle, db):
+        each.flush()
+        each.close()
+    (path / "rocksdict-config.json").unlink()
+
+
 def keep_end(path: Path, entries: Mapping[bytes, bytes]) -> None:
     """Add the family ``offsets`` with these entries to a database, as Kafka Streams 4.3 does."""
-    families = {name: Options(raw_mode=True) for name in Rdict.list_cf(str(path))}
-    db = Rdict(str(path), Options(raw_mode=True), column_families=families)
-    offsets = db.create_column_family("offsets", Options(raw_mode=True))
-    for key, data in entries.items():
-        offsets.put(key, data)
-    for handle in (offsets, db):
-        handle.flush()
-        handle.close()
-    (path / "rocksdict-config.json").unlink()
+    put_raw(path, "offsets", entries)
 
 
 def end_entries(

@@ -32,7 +32,15 @@ from stores.tests.tasks.stores.test_takeover import (
     damage_tables,
     locked_elsewhere,
 )
-from stores.tests.tasks.streams_folder import all_files, leave_offsets, leave_store, streams_folder, task_folder
+from stores.tests.tasks.streams_folder import (
+    TIMESTAMPED,
+    all_files,
+    leave_offsets,
+    leave_store,
+    put_raw,
+    streams_folder,
+    task_folder,
+)
 from stores.tests.tasks.streams_kinds import (
     HISTORY_MS,
     KINDS,
@@ -286,6 +294,23 @@ def test_a_window_store_with_timestamps_is_taken_over_as_one_with_headers(tmp_pa
             assert sorted(found) == [
                 (key, start_ms, value, start_ms + 1, ()) for key, start_ms, value in model("timestamped-window", PUTS)
             ]
+
+
+def test_windows_with_a_time_that_headers_can_t_follow_are_refused_unchanged(
+    tmp_path: Path, log: MemoryChangelog
+) -> None:
+    left_by_streams(tmp_path, log, "timestamped-window")
+    [(key, *_)] = logged("window", [(b"far", b"v", 180_000)])
+    put_raw(segments_folder(tmp_path) / "s.180000", TIMESTAMPED, {key: (1 << 62).to_bytes(8) + b"v"})
+    before = all_files(segments_folder(tmp_path))
+    records = Window(key=BYTES, value=BYTES, size_ms=10, retention_ms=RETENTION_MS, headers=True)
+    with closing(kind_task(tmp_path, log, "timestamped-window", records=records)) as task:
+        with pytest.raises(StoreIncompatibleError, match="far"):
+            task.open()
+    assert all_files(segments_folder(tmp_path)) == before
+    with closing(kind_task(tmp_path, log, "timestamped-window")) as task:
+        assert opened(task) == [(False, 0)]
+        assert task.store("s").fetch_one(b"far", 180_000) == (b"v", 1 << 62)
 
 
 def test_a_versioned_store_is_taken_over_as_one_with_headers(tmp_path: Path, log: MemoryChangelog) -> None:

@@ -18,10 +18,19 @@ from stores.records.record_kind import RecordKind
 from stores.settings import Upgrade
 from stores.tasks import StreamTask, TaskContext
 from stores.tests.tasks.setup import INDEXED, MEMORY, changelog_of, counting_task, feed
-from stores.tests.tasks.streams_folder import all_files, leave_offsets, leave_store, streams_folder, task_folder
+from stores.tests.tasks.streams_folder import (
+    TIMESTAMPED,
+    all_files,
+    leave_offsets,
+    leave_store,
+    put_raw,
+    streams_folder,
+    task_folder,
+)
 
 LOG = changelog_of("s")
 TIMED = TimestampedKeyValue(key=BYTES, value=BYTES)
+HEADED = TimestampedKeyValueWithHeaders(key=BYTES, value=BYTES)
 PLAIN = KeyValue(key=BYTES, value=BYTES)
 WINDOW = Window(key=BYTES, value=BYTES, size_ms=10, retention_ms=100)
 VALUES = {b"1": b"v2", b"2": b"v1"}
@@ -68,14 +77,41 @@ def test_a_timestamped_store_is_taken_over_with_its_times(tmp_path: Path, log: M
 
 
 def test_a_timestamped_store_is_taken_over_as_one_with_headers(tmp_path: Path, log: MemoryChangelog) -> None:
-    headed = TimestampedKeyValueWithHeaders(key=BYTES, value=BYTES)
     fed(tmp_path, log, TIMED)
     leave_store(streams_folder(tmp_path, "s"), {}, TIMED_VALUES)
     for _ in range(2):
-        with closing(typed_task(tmp_path, log, headed)) as task:
+        with closing(typed_task(tmp_path, log, HEADED)) as task:
             assert opened(task) == [(False, 0)]
             contents = {key: tuple(found) for key, found in task.store("s").all()}
             assert contents == {key: (value, at_ms, ()) for key, (at_ms, value) in TIMED_VALUES.items()}
+
+
+@pytest.mark.parametrize("data", [b"", b"short"])
+@pytest.mark.parametrize("records", [TIMED, HEADED])
+def test_a_store_with_a_value_without_a_time_is_restored_whole(
+    tmp_path: Path, log: MemoryChangelog, records: RecordKind, data: bytes
+) -> None:
+    fed(tmp_path, log, TIMED)
+    leave_store(streams_folder(tmp_path, "s"), {}, TIMED_VALUES)
+    put_raw(streams_folder(tmp_path, "s"), TIMESTAMPED, {b"3": data})
+    with closing(typed_task(tmp_path, log, records)) as task:
+        [report] = task.open()
+        assert (report.wiped, report.records) == (True, 3)
+        assert "b'3'" in str(report.reason)
+        assert [key for key, _ in task.store("s").all()] == [b"1", b"2"]
+
+
+def test_a_time_that_headers_can_t_follow_is_refused_unchanged(tmp_path: Path, log: MemoryChangelog) -> None:
+    """The bit of the time that says so is the one that says that headers follow."""
+    fed(tmp_path, log, TIMED)
+    leave_store(streams_folder(tmp_path, "s"), {}, {**TIMED_VALUES, b"3": (1 << 62, b"\x02\x00v")})
+    before = all_files(streams_folder(tmp_path, "s"))
+    with closing(typed_task(tmp_path, log, HEADED)) as task, pytest.raises(StoreIncompatibleError, match="b'3'"):
+        task.open()
+    assert all_files(streams_folder(tmp_path, "s")) == before
+    with closing(typed_task(tmp_path, log, TIMED)) as task:
+        assert opened(task) == [(False, 0)]
+        assert task.store("s").get(b"3") == (b"\x02\x00v", 1 << 62)
 
 
 def test_a_plain_store_is_taken_over_as_a_typed_one(tmp_path: Path, log: MemoryChangelog) -> None:
