@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import time
+from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
 from harness import progress
 from harness.budget import Deadline
-from harness.progress import LINE_EVERY_S, Progress
+from harness.progress import LINE_EVERY_S, PROGRESS_FILE, Progress, ProgressFile, note_progress
 from harness.tests.clock import Clock
 
 
@@ -76,3 +78,36 @@ def test_a_line_is_no_wider_than_the_terminal(clock: Clock, monkeypatch: pytest.
     shown.say("long " * 20)
     shown.end_stage()
     assert max(len(line.replace(progress._CLEAR, "")) for line in stream.getvalue().split("\r")) <= 40
+
+
+def test_each_line_of_a_progress_file_is_passed_on_once_it_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "POLL_S", 600.0)
+    path, said = tmp_path / PROGRESS_FILE, list[str]()
+    with ProgressFile(path, said.append) as shown:
+        note_progress(path, "first")
+        with path.open("a") as file:
+            file.write("sec")
+        shown._say_new()
+        assert said == ["first"]
+        with path.open("a") as file:
+            file.write("ond\n")
+        shown._say_new()
+        note_progress(path, "third\nand last")
+    assert said == ["first", "second", "third and last"]
+
+
+def test_a_process_that_nobody_watches_notes_no_progress(tmp_path: Path) -> None:
+    note_progress(tmp_path / PROGRESS_FILE, "first")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_line_of_a_progress_file_is_passed_on_while_the_process_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "POLL_S", 0.01)
+    path, said = tmp_path / PROGRESS_FILE, SimpleQueue[str]()
+    with ProgressFile(path, said.put):
+        note_progress(path, "first")
+        assert said.get(timeout=600) == "first"
