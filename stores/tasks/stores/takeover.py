@@ -113,7 +113,6 @@ class Takeover(ABC):
             if folder is None:
                 return
             with kept_from_streams(*folder.databases):
-                wipe(beside(self._path, PREPARE_END))
                 shut_out_streams(folder.databases[0])
                 if folder.path == self._path:
                     self._clear_place()
