@@ -7,19 +7,26 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from stores.changelog.kafka.testing import broker as testing_broker
+from stores.changelog.kafka.testing import cluster as testing_cluster
 from stores.changelog.kafka.testing.broker import Broker
 from stores.changelog.kafka.testing.cluster import BrokerCluster
 from stores.changelog.kafka.testing.jars import expected_checksums, kafka_jars, mismatch
-from stores.errors import ConfigError
+from stores.errors import ChangelogTimeoutError, ConfigError
+from stores.interface import TopicPartition
 from stores.tests.kafka.fresh import fresh_changelog
 from stores.tests.kafka.shared_broker import FOLDER, skip_without_kafka
+
+NO_PROCESS = 1 << 30
+"""Above all numbers of processes."""
 
 
 def topics(broker: Broker) -> set[str]:
@@ -77,7 +84,7 @@ def test_a_broker_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     program = (
         "import os, sys; from pathlib import Path; from stores.changelog.kafka.testing.broker import Broker\n"
         "broker = Broker(Path(sys.argv[1]), Path(sys.argv[2])); broker.start(); print(broker.pid, flush=True)\n"
-        "os.kill(os.getpid(), 9)"
+        "os.kill(NO_PROCESS, 9)"
     )
     run = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "data"), str(FOLDER)],
@@ -150,6 +157,55 @@ def test_the_brokers_of_a_cluster_have_one_id_and_know_all_controllers(
     assert len(voters) == 1
     assert [len(set(ids[at::3])) for at in range(3)] == [3, 3, 1]
     assert ids[::3] == ["1", "2", "3"]
+
+
+def described(leader: int, replicas: list[int], isrs: list[int]) -> Mapping[str, SimpleNamespace]:
+    """Return the client's description of a topic with one partition."""
+    partition = SimpleNamespace(leader=leader, replicas=replicas, isrs=isrs)
+    return {"t": SimpleNamespace(partitions={0: partition})}
+
+
+def start(broker: Broker) -> None:
+    assert broker.pid is None
+    broker.pid = NO_PROCESS
+
+
+def test_a_cluster_has_started_once_each_broker_shows_all_replicas_in_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, lacking = described(1, [1, 2], [2, 1]), described(1, [1, 2], [1])
+    answers = [whole, whole, None, whole, lacking, whole, whole, whole, whole]
+    asked: list[int] = []
+
+    def topics(node: int) -> Mapping[str, SimpleNamespace] | None:
+        asked.append(node)
+        return answers.pop(0)
+
+    cluster = BrokerCluster(tmp_path / "data", FOLDER)
+    cluster.nodes[2].pid = NO_PROCESS  # It runs already.
+    monkeypatch.setattr(Broker, "start", start)
+    monkeypatch.setattr(cluster, "_topics", topics)
+    cluster.start()
+    assert (asked, answers) == ([1, 2, 3] * 3, [])
+
+
+def test_a_partition_is_led_by_a_running_broker_on_which_all_of_them_agree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = BrokerCluster(tmp_path / "data", FOLDER)
+    cluster.nodes[1].pid = cluster.nodes[3].pid = NO_PROCESS
+    dead, alive = described(2, [2, 3], [3]), described(3, [2, 3], [3])
+    answers = [{}, alive, dead, alive, alive, alive]
+    monkeypatch.setattr(cluster, "_topics", lambda node: answers.pop(0))
+    assert cluster.leader(TopicPartition("t", 0)) == 3
+    assert answers == []
+
+
+def test_brokers_that_do_not_agree_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(testing_cluster, "READY_S", 0.0)
+    cluster = BrokerCluster(tmp_path / "data", FOLDER)
+    with pytest.raises(ChangelogTimeoutError):  # None of them runs.
+        cluster.leader(TopicPartition("t", 0))
 
 
 def test_jars_that_are_not_the_checked_ones_are_refused(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from stores.changelog.interface import Committed
 from stores.changelog.kafka import group_offsets
 from stores.changelog.kafka.changelog import KafkaSharedProducer
 from stores.changelog.kafka.group_member import ASK_S, GroupMembers, check_members
-from stores.changelog.kafka.group_offsets import CLIENTS, GroupOffsets
+from stores.changelog.kafka.group_offsets import CLIENTS, COORDINATOR_S, OPEN_COMMIT_S, GroupOffsets
 from stores.changelog.kafka.testing.broker import Broker
 from stores.errors import ChangelogError, ChangelogTimeoutError, StoreClosedError
 from stores.interface import TopicPartition
@@ -144,6 +144,39 @@ def test_the_end_of_an_own_commit_is_awaited_until_an_answer_shows_it(monkeypatc
     offsets.committed("g", [INPUT, other])
     offsets.committed("g", [INPUT])
     assert levels[2:] == ["read_committed"] * 3 + ["read_uncommitted"]
+
+
+@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
+def test_a_client_that_waits_too_long_for_the_end_of_a_commit_is_followed_by_one_of_the_level(
+    monkeypatch: pytest.MonkeyPatch, level: str
+) -> None:
+    consumers: dict[str, Mock] = {}
+    waits = KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    def made(group: str, isolation_level: str) -> Mock:
+        answer: object = [] if consumers else waits
+        return consumers.setdefault(f"{len(consumers)} {isolation_level}", Mock(committed=Mock(side_effect=[answer])))
+
+    cluster: Any = SimpleNamespace(asked=lambda doing, ask: ask(60.0))
+    offsets = GroupOffsets(cluster)
+    monkeypatch.setattr(offsets, "_new_consumer", made)
+    assert offsets._asked("asking", "g", [], level) == Committed({}, {})
+    assert [*consumers] == ["0 read_committed", f"1 {level}"]
+    first, second = consumers.values()
+    assert first.mock_calls == [call.committed([], timeout=OPEN_COMMIT_S)]
+    assert second.mock_calls == [call.committed([], timeout=COORDINATOR_S), call.close()]
+    offsets.close()
+    assert first.close.called
+
+
+def test_an_error_that_stays_is_not_asked_about_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    consumer = Mock(committed=Mock(side_effect=KafkaException(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED))))
+    cluster: Any = SimpleNamespace(asked=lambda doing, ask: ask(60.0))
+    offsets = GroupOffsets(cluster)
+    monkeypatch.setattr(offsets, "_new_consumer", lambda group, isolation_level: consumer)
+    with pytest.raises(KafkaException):
+        offsets._asked("asking", "g", [], "read_committed")
+    assert consumer.committed.call_count == 1
 
 
 def test_a_task_joins_a_transaction_before_the_end_of_earlier_ones_is_awaited() -> None:

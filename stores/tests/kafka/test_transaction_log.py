@@ -93,7 +93,7 @@ def compact(broker: Broker, scope: str) -> None:
         log._cluster.alter_topic(COORDINATORS.topic, COMPACTED)
         log.create_topic(FILLER.topic)
         with log.producer("filler") as producer:
-            while any(len(states) > 1 for states in states_of(broker, scope)):
+            while any(len(states) != 1 for states in states_of(broker, scope)):
                 assert time.monotonic() < deadline
                 # A segment is compacted once a later one has begun.
                 producer.begin()
