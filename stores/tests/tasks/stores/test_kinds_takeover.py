@@ -365,6 +365,20 @@ def test_without_a_changelog_the_records_stay(tmp_path: Path, log: MemoryChangel
     assert {name: after[name] for name in before} == before
 
 
+@pytest.mark.parametrize("kind", ["timestamped-window", "session", "versioned"])
+def test_without_a_changelog_an_empty_store_is_followed_by_a_new_one(
+    tmp_path: Path, log: MemoryChangelog, kind: str
+) -> None:
+    if kind == "versioned":
+        leave_store(streams_folder(tmp_path, "s"), {})
+    else:
+        leave_segment(tmp_path, 120_000, {}, timestamped=kind == "timestamped-window")
+    with closing(kind_task(tmp_path, log, kind)) as task:
+        assert opened(task) == [(True, 0)]
+        put_more(log, task)
+        assert contents(kind, task, MORE) == model(kind, MORE)
+
+
 @pytest.mark.parametrize("backend", [INDEXED, LMDB])
 @pytest.mark.parametrize("is_removed", [False, True])
 def test_a_takeover_or_a_removal_of_segments_cut_short_at_any_change_of_a_file_is_repeated(

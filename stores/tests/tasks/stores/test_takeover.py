@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -192,6 +192,25 @@ def test_a_store_without_the_changelog_record_of_its_offset_is_restored_whole(
     """Of another application, say, or with writes after its last checkpoint."""
     left_by_streams(tmp_path, log, offset=2, end=2)
     check_and_count_on(tmp_path, log, INDEXED, [(True, 3)] * 2)
+
+
+@pytest.mark.parametrize("remove", [lambda log: log.compact(LEFT), lambda log: log.truncate(LEFT, 1)])
+def test_a_store_whose_last_record_the_changelog_has_removed_is_taken_over(
+    tmp_path: Path, log: MemoryChangelog, remove: Callable[[MemoryChangelog], int]
+) -> None:
+    left_by_streams(tmp_path, log, offset=0, end=1)
+    assert remove(log) == 1
+    check_and_count_on(tmp_path, log, INDEXED, [(False, 2)] * 2)
+
+
+def test_a_last_record_without_a_key_is_not_missed(tmp_path: Path, log: MemoryChangelog) -> None:
+    """No store has such a record."""
+    left_by_streams(tmp_path, log)
+    with log.producer() as producer:
+        producer.send(LEFT, None, b"x")
+        producer.flush()
+    leave_offsets(task_folder(tmp_path) / ".checkpoint", {LEFT: 3, RIGHT: 2})
+    check_and_count_on(tmp_path, log, INDEXED, [(False, 0)] * 2)
 
 
 @contextmanager
