@@ -36,7 +36,15 @@ from stores.files.store_directory import checked_path
 from stores.tasks.directory.placement import Move, Placement, place_in_layout, place_stores
 from stores.tasks.directory.relocation_journal import Journal, planned
 from stores.tasks.directory.state_directory import LOCK_FILE, StateDirectory
-from stores.tasks.directory.store_places import JOURNAL_FILE, RELOCATING_FILE, DirectoryLayout, parts, relocate_command
+from stores.tasks.directory.store_places import (
+    JOURNAL_FILE,
+    RELOCATING_FILE,
+    DirectoryLayout,
+    is_streams_store,
+    kept_from_streams,
+    parts,
+    relocate_command,
+)
 from stores.tasks.directory.task_lock import HeldLock, held_locks
 from stores.tasks.directory.unnamed_stores import note_kept
 from stores.tasks.identifier import TaskId
@@ -263,10 +271,12 @@ def locked(state: StateDirectory, moves: Collection[Move], others: Iterable[Task
         for task_id in tasks:
             if task_id not in missing:
                 _hold(locks, state.folder(task_id) / LOCK_FILE)
-        for move in moves:
-            for part in parts(move.path(state.path, move.source)):
-                if (part / STORE_LOCK_FILE).is_file():
-                    _hold(locks, part / STORE_LOCK_FILE)
+        sources = [part for move in moves for part in parts(move.path(state.path, move.source))]
+        for part in sources:
+            if (part / STORE_LOCK_FILE).is_file():
+                _hold(locks, part / STORE_LOCK_FILE)
+        if of_streams := [part for part in sources if is_streams_store(part)]:
+            locks.enter_context(kept_from_streams(*of_streams))
         # Last: folders that do not exist have no owner. If another lock is refused, none of them is created.
         for task_id in sorted(missing):
             make_folder(state.folder(task_id), 0o700)

@@ -242,16 +242,11 @@ def kept_from_streams(*databases: Path) -> Iterator[None]:
     for path in databases:
         for file in (*_own_files(path), path / _CURRENT):
             check_plain(file, folder=False)
-    lock = _streams_lock(databases[0])
     with ExitStack() as locks:
-        for file in (lock, *(path / "LOCK" for path in databases)):
-            try:
-                locks.callback(os.close, _locked(file))
-            except FileNotFoundError:
-                pass
-            except StrangeFileError:
-                if file != lock or not _is_folder(lock):
-                    raise
+        _lock_directory(locks, _streams_lock(databases[0]))
+        for path in databases:
+            with suppress(FileNotFoundError):
+                locks.callback(os.close, _locked(path / "LOCK"))
         yield
 
 
@@ -265,15 +260,29 @@ def shut_out_streams(database: Path) -> None:
     lock = _streams_lock(database)
     if _is_folder(lock):
         return
-    # A task on another thread may do the same.
-    with suppress(FileNotFoundError, IsADirectoryError):
-        lock.unlink()
+    with ExitStack() as locks:
+        # Again: a process has one lock on a file, which a takeover on another thread has released when it ended.
+        _lock_directory(locks, lock)
+        # A task on another thread may do the same.
+        with suppress(FileNotFoundError, IsADirectoryError):
+            lock.unlink()
+        try:
+            lock.mkdir(0o700)
+        except FileExistsError:
+            if not _is_folder(lock):
+                raise _open_elsewhere(lock.parent) from None
+        sync_folder(lock.parent)
+
+
+def _lock_directory(locks: ExitStack, lock: Path) -> None:
+    """Add the lock on the lock file of a state directory, if there is one that is no folder."""
     try:
-        lock.mkdir(0o700)
-    except FileExistsError:
+        locks.callback(os.close, _locked(lock))
+    except FileNotFoundError:
+        pass
+    except StrangeFileError:
         if not _is_folder(lock):
-            raise _open_elsewhere(lock.parent) from None
-    sync_folder(lock.parent)
+            raise
 
 
 def _streams_lock(database: Path) -> Path:

@@ -9,16 +9,9 @@ from pathlib import Path
 import pytest
 
 from stores.changelog import MemoryChangelog
-from stores.errors import (
-    StoreLockedError,
-)
+from stores.errors import StoreLockedError
 from stores.registry import open_store
-from stores.tasks import (
-    StateDirectory,
-    Subtopology,
-    Topology,
-    relocate,
-)
+from stores.tasks import DirectoryLayout, StateDirectory, Subtopology, Topology, change_layout, relocate
 from stores.tests.tasks.directory.relocating import (
     FORMER,
     PARTITION,
@@ -30,6 +23,8 @@ from stores.tests.tasks.directory.relocating import (
     task_id,
     task_of,
 )
+from stores.tests.tasks.stores.test_takeover import locked_elsewhere
+from stores.tests.tasks.streams_folder import all_files, leave_store
 
 
 def test_two_processes_with_different_topologies_exclude_each_other(tmp_path: Path, log: MemoryChangelog) -> None:
@@ -104,3 +99,20 @@ def test_a_forked_process_does_not_hold_the_topology_of_its_parent(tmp_path: Pat
         os.waitpid(child, 0)
         os.close(reading)
         os.close(writing)
+
+
+@pytest.mark.parametrize("file", ["2_14/rocksdb/counts/LOCK", ".lock"])
+def test_a_store_that_kafka_streams_has_open_stays(tmp_path: Path, file: str) -> None:
+    """It would go on in a folder that has another name."""
+    former = tmp_path / "2_14" / "rocksdb" / "counts"
+    leave_store(former, {b"1": b"1"})
+    (tmp_path / ".lock").touch()
+    before = all_files(former)
+    with locked_elsewhere(tmp_path / file):
+        with pytest.raises(StoreLockedError):
+            relocate(tmp_path, PRESENT)
+        with pytest.raises(StoreLockedError):
+            change_layout(tmp_path, DirectoryLayout.STORE_PARTITION)
+        assert all_files(former) == before
+    relocate(tmp_path, PRESENT)
+    assert all_files(tmp_path / "5_14" / "rocksdb" / "counts") == before

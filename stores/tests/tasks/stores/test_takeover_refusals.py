@@ -12,9 +12,15 @@ from pathlib import Path
 import pytest
 
 from stores.changelog import MemoryChangelog
-from stores.errors import ChangelogLostError, StoreError, StoreIncompatibleError, StoreUnavailableError
+from stores.errors import (
+    ChangelogLostError,
+    StoreError,
+    StoreIncompatibleError,
+    StoreLockedError,
+    StoreUnavailableError,
+)
 from stores.interface import TopicPartition
-from stores.tasks.directory.store_places import FORMER_END, beside
+from stores.tasks.directory.store_places import FORMER_END, beside, kept_from_streams, shut_out_streams
 from stores.tests.tasks.setup import (
     AT_LEAST_ONCE,
     DIRECT,
@@ -27,7 +33,15 @@ from stores.tests.tasks.setup import (
     feed,
     state,
 )
-from stores.tests.tasks.stores.test_takeover import KEYS, LMDB, damage_current, damage_tables, left_by_streams, opened
+from stores.tests.tasks.stores.test_takeover import (
+    KEYS,
+    LMDB,
+    damage_current,
+    damage_tables,
+    left_by_streams,
+    locked_elsewhere,
+    opened,
+)
 from stores.tests.tasks.streams_folder import all_files, leave_offsets, leave_store, streams_folder, task_folder
 
 
@@ -233,3 +247,21 @@ def test_a_store_in_memory_leaves_the_folder_of_kafka_streams(tmp_path: Path, lo
     with closing(counting_task(tmp_path, log, MEMORY)) as task:
         assert opened(task) == [(False, 3)] * 2
     assert all_files(streams_folder(tmp_path, "left")) == before
+
+
+def test_kafka_streams_that_came_after_the_takeover_of_another_store_is_not_shut_out(
+    tmp_path: Path, log: MemoryChangelog
+) -> None:
+    """Two threads of a process have one lock on the directory, and the end of the first takeover releases it."""
+    left_by_streams(tmp_path, log)
+    lock = tmp_path / "state" / ".lock"
+    lock.touch()
+    left, right = (streams_folder(tmp_path, name) for name in ("left", "right"))
+    with kept_from_streams(left):
+        with kept_from_streams(right):
+            pass
+        with locked_elsewhere(lock), pytest.raises(StoreLockedError):
+            shut_out_streams(left)
+        assert lock.is_file()
+        shut_out_streams(left)
+    assert lock.is_dir()
