@@ -37,7 +37,7 @@ REBUILDING: Final = (
 )
 """The advice for a store that can't be opened with another description."""
 
-_PIECE_BYTES: Final = 1 << 20
+PIECE_BYTES: Final = 1 << 20
 """The keys and values of one write of ``restore_in_pieces``."""
 Pairs = list[tuple[bytes, bytes | None]]
 """Keys and values to write; None deletes."""
@@ -267,15 +267,22 @@ def write_description(
 
 def restore_in_pieces(store: KeyValueStore, steps: Iterable[Pairs]) -> None:
     """Write pairs as restores of a bounded size. A kill between two of them keeps the first. No step is cut."""
+    for piece in in_pieces(steps, PIECE_BYTES):
+        store.restore(piece, {})
+
+
+def in_pieces(steps: Iterable[Sequence[tuple[bytes, bytes | None]]], num_bytes: int) -> Iterator[Pairs]:
+    """Join ``steps`` to pieces of about ``num_bytes`` of keys and values. No step is cut."""
     piece: Pairs = []
     piece_bytes = 0
     for step in steps:
         piece += step
         piece_bytes += sum(len(key) + len(value or b"") for key, value in step)
-        if piece_bytes >= _PIECE_BYTES:
-            store.restore(piece, {})
+        if piece_bytes >= num_bytes:
+            yield piece
             piece, piece_bytes = [], 0
-    store.restore(piece, {})
+    if piece:
+        yield piece
 
 
 def encoded(description: Description) -> bytes:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
@@ -37,7 +37,7 @@ from stores.files.creation import is_complete, is_store, wipe
 from stores.files.plain_files import sync_folder, translated_system_errors
 from stores.interface import KeyValueStore, TopicPartition
 from stores.records.key_value import KeyValue
-from stores.records.record_kind import Pairs
+from stores.records.record_kind import in_pieces
 from stores.records.segmented import SegmentedKind
 from stores.records.timestamped import TimestampedKind
 from stores.records.versioned import VersionedKind
@@ -222,7 +222,7 @@ class Takeover(ABC):
             self._config.records.prepare(store)
         num_pairs = 0
         with closing(left.steps(store)) as steps:
-            for piece in _pieces(steps):
+            for piece in in_pieces(steps, PIECE_BYTES):
                 try:
                     store.restore(piece, {})
                 except ValueError as error:
@@ -323,17 +323,3 @@ def _remove_empty(folders: Iterable[Path]) -> None:
         if not folder.is_symlink():
             with suppress(OSError):
                 folder.rmdir()
-
-
-def _pieces(steps: Iterable[Sequence[tuple[bytes, bytes | None]]]) -> Iterator[Pairs]:
-    """Join ``steps`` to pieces of about ``PIECE_BYTES``."""
-    piece: Pairs = []
-    piece_bytes = 0
-    for step in steps:
-        piece += step
-        piece_bytes += sum(len(key) + len(value or b"") for key, value in step)
-        if piece_bytes >= PIECE_BYTES:
-            yield piece
-            piece, piece_bytes = [], 0
-    if piece:
-        yield piece

@@ -197,7 +197,7 @@ def reopen_and_die(path: str, backend: str, number: int) -> None:
         restore(*arguments, **named)
 
     type(store).restore = counted  # type: ignore[method-assign]
-    record_kind._PIECE_BYTES = 100  # type: ignore[misc]
+    record_kind.PIECE_BYTES = 100  # type: ignore[misc]
     replace(KINDS["timestamped window"], segment_ms=7).over(store).close()
 
 

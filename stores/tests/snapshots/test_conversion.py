@@ -6,6 +6,7 @@ import os
 from contextlib import closing
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -169,6 +170,25 @@ def test_a_copy_has_all_that_the_store_has(tmp_path: Path, taken: str, opened: s
         assert target.committed_offset(CHANGELOG) == 7
         assert target.position(IsolationLevel.READ_COMMITTED) == {INPUT: 5}
         assert (target.mark("one"), target.mark("other")) == (b"mark", None)
+
+
+def test_a_copy_writes_large_values_in_small_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its memory depends on that."""
+    sizes: list[int] = []
+    pairs = [(b"%d" % number, bytes(512 << 10)) for number in range(6)]
+    with open_store(LMDB, tmp_path / "source") as source, open_store(INDEXED, tmp_path / "target") as target:
+        source.restore(pairs, {})
+        write = target.restore
+
+        def noted(piece: list[tuple[bytes, bytes | None]], *more: Any) -> None:
+            sizes.append(len(piece))
+            write(piece, *more)
+
+        monkeypatch.setattr(target, "restore", noted)
+        assert isinstance(source, Store)
+        copy_store(source, target, lambda: None)
+        assert sizes == [2, 2, 2, 0]
+        assert list(target.all()) == pairs
 
 
 def test_a_store_of_records_in_two_formats_is_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,9 @@ from rocksdict import DBCompressionType, Options, Rdict
 from stores.changelog import MemoryChangelog
 from stores.errors import StoreIncompatibleError
 from stores.files.creation import _MARKER_TEXT
+from stores.records.record_kind import in_pieces
 from stores.tasks.directory import replacement
 from stores.tasks.directory.store_places import FORMER_END, PREPARE_END, beside, remove_streams_store
-from stores.tasks.stores import takeover
 from stores.tests.tasks.directory.relocating import failing_at
 from stores.tests.tasks.setup import (
     INDEXED,
@@ -141,13 +141,12 @@ def test_a_copy_that_was_cut_short_is_made_anew(tmp_path: Path, log: MemoryChang
         assert state(task, "left") == expected_state(KEYS)
 
 
-def test_a_piece_ends_at_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_piece_ends_at_its_size() -> None:
     """The memory of a takeover depends on that."""
-    monkeypatch.setattr(takeover, "PIECE_BYTES", 4)
     first, second, third = [(b"a", b"1")], [(b"b", b"22"), (b"c", b"")], [(b"d", b"1")]
-    assert list(takeover._pieces([first, second, third])) == [[*first, *second], third]
-    assert list(takeover._pieces([second])) == [second]
-    assert list(takeover._pieces([])) == []
+    assert list(in_pieces([first, second, third], 4)) == [[*first, *second], third]
+    assert list(in_pieces([second], 4)) == [second]
+    assert list(in_pieces([], 4)) == []
 
 
 def test_a_store_whose_last_record_was_compacted_away_is_taken_over(tmp_path: Path, log: MemoryChangelog) -> None:
