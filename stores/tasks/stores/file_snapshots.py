@@ -2,8 +2,8 @@
 
 A snapshot is at one committed offset of one changelog partition, that of a global store at one of each partition of its
 topic. What is restored from it is the state of that commit, and the tail follows. So it must fit the log of now: its
-topic is the same, it has the next record, and it has still the deletes after it. One of another format or kind of records
-is not used. The records of one of another backend are copied.
+topic is the same, it has the next record, and it has still the deletes after it. One of another format or kind of
+records is not used. The records of one of another backend are copied.
 """
 
 from __future__ import annotations
