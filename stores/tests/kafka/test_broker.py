@@ -206,6 +206,10 @@ def test_brokers_that_do_not_agree_are_an_error(tmp_path: Path, monkeypatch: pyt
     cluster = BrokerCluster(tmp_path / "data", FOLDER)
     with pytest.raises(ChangelogTimeoutError):  # None of them runs.
         cluster.leader(TopicPartition("t", 0))
+    cluster.nodes[1].pid = NO_PROCESS
+    monkeypatch.setattr(cluster, "_topics", lambda node: described(1, [1], [1]))
+    with pytest.raises(ChangelogTimeoutError):  # The topic has no such partition.
+        cluster.leader(TopicPartition("t", 1))
 
 
 def test_jars_that_are_not_the_checked_ones_are_refused(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from stores.changelog.interface import Committed
 from stores.changelog.kafka import writer
 from stores.changelog.kafka.client import ClientSettings, served
 from stores.changelog.kafka.cluster import Cluster
@@ -130,6 +131,23 @@ def calls(client: Client) -> list[str]:
     """Return the calls that ask the broker something."""
     names = ("begin_transaction", "send_offsets", "commit_transaction", "abort_transaction", "init_transactions")
     return [name for name in client.calls if name in names]
+
+
+def test_offsets_are_noted_once_their_transaction_has_committed(cluster: FakeCluster) -> None:
+    noted: list[tuple[str, object]] = []
+    groups: Any = SimpleNamespace(
+        is_fenced=lambda group: False,
+        metadata=lambda group, partitions: None,
+        ended=lambda offsets: noted.append((cluster.made[0].calls[-1], offsets)),
+    )
+    producer = KafkaProducer(KafkaWriter(cluster, groups, "p"), "p")
+    fill(producer, 7)
+    producer.commit()
+    fill(producer, 8)
+    producer.abort()
+    fill(producer)
+    producer.commit()
+    assert noted == [("commit_transaction", {"g": Committed({IN: 7}, {})})]
 
 
 @pytest.mark.parametrize("sign", ["FAIL", "REQTMOUT"])

@@ -44,12 +44,10 @@ def test_input_offsets_that_were_lost_are_found(tmp_path: Path, log: MemoryChang
     assert checks.differences(tmp_path, "none") == {"inputs": [6, 4]}
 
 
-def test_a_record_of_a_changelog_that_is_wrong_is_found(tmp_path: Path, log: MemoryChangelog) -> None:
+def test_a_record_that_a_changelog_has_lost_is_found(tmp_path: Path, log: MemoryChangelog) -> None:
     work(tmp_path)
-    with log.producer() as producer:
-        producer.send(TopicPartition(CHANGELOG, 1), b"7", b"1")
-        producer.flush()
-    assert checks.differences(tmp_path, "none") == {"changelogs": [STATES[0], {**STATES[1], b"7": b"1"}]}
+    log.compact(TopicPartition(CHANGELOG, 1), is_expired=lambda key: key == b"7")
+    assert checks.differences(tmp_path, "none") == {"changelogs": [STATES[0], {b"5": b"3", b"6": b"1"}]}
 
 
 def test_an_output_that_is_there_twice_is_found(tmp_path: Path, log: MemoryChangelog) -> None:
@@ -92,3 +90,11 @@ def test_an_error_that_ends_a_task_is_no_passing_one(tmp_path: Path, log: Memory
 def test_without_transactions_the_control_of_a_fault_finds_outputs_twice(tmp_path: Path, log: MemoryChangelog) -> None:
     checks.check_that_repeated_outputs_are_found(tmp_path, "none", lambda: None)
     assert sum(map(len, read_outputs(log))) == NUMBER + ROUND
+
+
+def test_outputs_that_were_lost_are_no_control_of_a_fault(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "committed_outputs", lambda address, at_least: [[], []])
+    with pytest.raises(AssertionError):
+        checks.check_that_repeated_outputs_are_found(tmp_path, "none", lambda: None)

@@ -21,7 +21,6 @@ from stores.interface import IsolationLevel, TopicPartition
 from stores.records import BYTES, KeyValue, RecordKind, Session, Versioned, VersionedWithHeaders, Window, Windowed
 from stores.tasks import DirectoryLayout, StreamTask, change_layout
 from stores.tasks.directory.store_places import PREPARE_END, beside
-from stores.tasks.stores.streams_records import SegmentRow, row_of, versions_of
 from stores.tests.tasks.directory.relocating import failing_at
 from stores.tests.tasks.setup import INDEXED, INPUT, MEMORY, Crash, store_folder
 from stores.tests.tasks.stores.test_takeover import (
@@ -48,7 +47,6 @@ from stores.tests.tasks.streams_kinds import (
     MORE,
     PUTS,
     RETENTION_MS,
-    SEGMENTED,
     contents,
     kind_task,
     leave,
@@ -60,7 +58,6 @@ from stores.tests.tasks.streams_kinds import (
     row,
     segments_folder,
     send_all,
-    versioned_pairs,
 )
 
 BACKENDS = [INDEXED, LMDB, "sqlite-native"]
@@ -97,6 +94,7 @@ def test_a_store_of_each_kind_is_taken_over_with_its_offset_and_its_position(
     leave_offsets(task_folder(tmp_path) / "s.position", {elsewhere: 5})
     with closing(kind_task(tmp_path, log, kind, backend)) as task:
         assert opened(task) == [(False, 0)]
+        assert not segments_folder(tmp_path).exists()
         assert task.changelog_offsets() == {LOG: len(logged(kind, PUTS)) - 1}
         assert task._context.store("s").position(IsolationLevel.READ_COMMITTED) == {elsewhere: 5}
         with task._context.store("s").store.all() as pairs:
@@ -169,29 +167,6 @@ def test_a_damaged_store_or_segment_is_restored_whole(
     check(tmp_path, log, kind, INDEXED, (True, count))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_store_without_the_changelog_record_of_its_offset_is_restored_whole(
-    tmp_path: Path, log: MemoryChangelog, kind: str
-) -> None:
-    count = left_by_streams(tmp_path, log, kind, end=-1)
-    leave_offsets(task_folder(tmp_path) / ".checkpoint", {LOG: count - 1})
-    check(tmp_path, log, kind, INDEXED, (True, count))
-
-
-@pytest.mark.parametrize("kind", SEGMENTED)
-def test_a_late_record_at_the_offset_that_kafka_streams_has_dropped_is_not_missed(
-    tmp_path: Path, log: MemoryChangelog, kind: str
-) -> None:
-    """It logs such records, too."""
-    left_by_streams(tmp_path, log, kind)
-    late = (b"late", b"13", 50_000)
-    send_all(log, LOG, logged(kind, [*PUTS, late])[-1:])
-    leave_offsets(task_folder(tmp_path) / ".checkpoint", {LOG: len(logged(kind, PUTS))})
-    with closing(kind_task(tmp_path, log, kind)) as task:
-        assert opened(task) == [(False, 0)]
-        assert contents(kind, task) == model(kind, PUTS)
-
-
 @pytest.mark.parametrize("file", ["s/s.180000/LOCK", ".lock"])
 @pytest.mark.parametrize("backend", [INDEXED, LMDB])
 def test_a_store_that_kafka_streams_has_open_is_refused_unchanged(
@@ -244,7 +219,16 @@ def test_a_store_of_another_kind_is_refused_unchanged(
     check(tmp_path, log, kind, INDEXED, (False, 0))
 
 
-@pytest.mark.parametrize(("pairs", "timed"), [({b"1": b"v"}, None), ({}, {b"1": (1, b"v")})])
+@pytest.mark.parametrize(
+    ("pairs", "timed"),
+    [
+        ({b"1": b"v"}, None),
+        ({}, {b"1": (1, b"v")}),
+        ({b"\xff" * 8: bytes(8) + b"v"}, None),
+        ({b"\x80" + bytes(8): row([(1, 2, b"v")])}, None),
+    ],
+    ids=["plain", "timestamped", "an empty key", "the number of no segment"],
+)
 def test_a_key_value_store_is_refused_unchanged_where_a_versioned_one_is_configured(
     tmp_path: Path, log: MemoryChangelog, pairs: dict[bytes, bytes], timed: dict[bytes, tuple[int, bytes]] | None
 ) -> None:
@@ -408,6 +392,15 @@ def test_a_takeover_or_a_removal_of_segments_cut_short_at_any_change_of_a_file_i
     assert tried > 5
 
 
+def test_folders_that_an_interrupted_removal_has_left_empty_are_removed(tmp_path: Path, log: MemoryChangelog) -> None:
+    left_by_streams(tmp_path, log, "window")
+    check(tmp_path, log, "window", INDEXED, (False, 0))
+    (segments_folder(tmp_path) / "s.180000").mkdir(parents=True)
+    with closing(kind_task(tmp_path, log, "window")) as task:
+        assert opened(task) == [(False, 0)]
+    assert not segments_folder(tmp_path).exists()
+
+
 def test_a_foreign_file_and_a_link_in_the_place_of_segments_stay(tmp_path: Path, log: MemoryChangelog) -> None:
     left_by_streams(tmp_path, log, "window")
     (segments_folder(tmp_path) / "s.180000" / "letter").write_text("dear")
@@ -477,32 +470,9 @@ def test_a_record_of_kafka_streams_behind_ours_is_refused(tmp_path: Path, log: M
         task.open()
         put_more(log, task)
     send_all(log, LOG, logged("window", PUTS))
-    with closing(kind_task(tmp_path / "other", log, "window")) as task, pytest.raises(ChangelogError, match="record 4"):
-        task.open()
-
-
-def test_the_row_of_a_segment_is_read_and_foreign_bytes_are_none() -> None:
-    parts = [(1, 4, b"one"), (7, 9, b""), (9, 12, b"three")]
-    data = row(parts)
-    assert row_of(data) == SegmentRow(12, [(9, b"three"), (7, b""), (4, None), (1, b"one")])
-    assert row_of(row([(5, 5, None)])) == SegmentRow(5, [(5, None)])
-    for foreign in (b"", data[:-1], data + b"x", data[:20], bytes(16), bytes(40), b"\xff" * 40, data[8:]):
-        assert row_of(foreign) is None
-
-
-def test_of_versions_that_overlap_the_later_segment_counts() -> None:
-    """A write that failed between two segments leaves that. Source: ``insertAsLatest``."""
-    older, newer = SegmentRow(20, [(10, b"a"), (5, b"b")]), SegmentRow(30, [(10, b"a")])
-    assert versions_of((40, b"c"), [older, newer]) == [(40, b"c"), (30, None), (10, b"a"), (5, b"b")]
-    assert versions_of(None, [older]) == [(20, None), (10, b"a"), (5, b"b")]
-    assert versions_of((20, b"c"), [older]) == [(20, b"c"), (10, b"a"), (5, b"b")]
-    assert versions_of(None, [SegmentRow(5, [(5, None)])]) == [(5, None)]
-
-
-def test_the_pairs_of_the_tests_have_rows_of_several_versions() -> None:
-    rows = [row_of(data) for key, data in versioned_pairs(PUTS).items() if not key.startswith(b"\xff")]
-    assert None not in rows
-    assert len(rows) > 3
+    for folder in (tmp_path / "other", tmp_path):  # One restores all, the other those that follow its own.
+        with closing(kind_task(folder, log, "window")) as task, pytest.raises(ChangelogError, match="record 4"):
+            task.open()
 
 
 def test_a_configuration_with_another_retention_takes_segments_over(tmp_path: Path, log: MemoryChangelog) -> None:

@@ -159,6 +159,14 @@ def test_something_else_than_a_file_is_refused_unchanged(
     check_taken_over(tmp_path, log)
 
 
+def test_a_pipe_in_the_place_of_the_lock_of_kafka_streams_is_refused(tmp_path: Path, log: MemoryChangelog) -> None:
+    left_by_streams(tmp_path, log)
+    os.mkfifo(tmp_path / "state" / ".lock")
+    check_refused(tmp_path, log, INDEXED, StoreUnavailableError, r"\.lock")
+    (tmp_path / "state" / ".lock").unlink()
+    check_taken_over(tmp_path, log)
+
+
 @pytest.mark.parametrize("backend", [INDEXED, LMDB])
 def test_a_full_disk_leaves_the_store_of_kafka_streams(tmp_path: Path, log: MemoryChangelog, backend: str) -> None:
     """As a full disk, which the system and not the library finds: here a limit on the size of files."""
