@@ -165,7 +165,10 @@ def checked_headers(headers: Headers) -> Headers:
     for name, content in pairs:
         if not isinstance(name, str) or not isinstance(content, bytes | None):
             raise TypeError("a header is a pair of a str, and bytes or None")
-        name.encode()
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"the name {name!r} of a header can't be encoded in UTF-8: {error.reason}") from error
     return pairs
 
 

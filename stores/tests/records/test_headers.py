@@ -5,10 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stores.records.headers import stored_time_ms, stored_value, value_and_headers, with_headers
+from stores.records.headers import headers_to_store, stored_time_ms, stored_value, value_and_headers, with_headers
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
 HEADERS = st.lists(st.tuples(NAMES, st.none() | st.binary(max_size=200)), max_size=70).map(tuple)
@@ -61,3 +62,8 @@ def test_any_bytes_are_read_or_a_value_error(first: int, rest: bytes) -> None:
         with suppress(ValueError):
             read(rest[:7])
             raise AssertionError(rest)
+
+
+def test_the_error_for_a_name_that_has_no_bytes_says_that_it_is_a_header_s() -> None:
+    with pytest.raises(ValueError, match="header"):
+        headers_to_store((("lone \ud800", b""),))
