@@ -28,7 +28,7 @@ from stores.files.store_directory import StoreDirectory
 from stores.interface import TopicPartition
 from stores.read_only.held_store import DiskStore, held, stores_below
 from stores.registry import open_store
-from stores.shell.decoding import SERDES, Decoder, Line, as_json, as_text
+from stores.shell.decoding import SERDES, Decoder, Line, as_json, as_text, mark_shown
 from stores.shell.disk_store import Reading, back_up, reading, remove, strongest
 from stores.shell.sqlite_files import facts_of, records_of, tables_of
 
@@ -184,7 +184,7 @@ def _facts(path: Path) -> Line:
             "size_bytes": _size_bytes(store.path),
             "offsets": [_offset_line(*entry) for entry in contents.offsets.items()],
             "position": [_offset_line(*entry) for entry in contents.position.items()],
-            "marks": {name: mark.decode(errors="backslashreplace") for name, mark in contents.marks.items()},
+            "marks": {name: mark_shown(mark) for name, mark in contents.marks.items()},
         }
 
 

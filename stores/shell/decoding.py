@@ -150,6 +150,14 @@ def escaped(data: bytes) -> str:
     )
 
 
+def mark_shown(mark: bytes) -> str | int:
+    """Return a mark as it is if that is text, as a number if it has eight bytes, else with its bytes escaped."""
+    text = mark.decode(errors="replace")
+    if "\ufffd" not in text and text.isprintable():
+        return text
+    return int.from_bytes(mark, "big") if len(mark) == TIME_BYTES else escaped(mark)
+
+
 def as_json(line: Line) -> str:
     """Return a line of JSON in ASCII. Bytes are in hexadecimal, and the names of such parts end with ``_hex``.
 

@@ -94,6 +94,16 @@ def test_a_dump_shows_every_byte_and_stops_at_a_limit(path: Path, capsys: pytest
     assert capsys.readouterr().out == "a\\x00\t1\nb\\\\\t\\xff\n"
 
 
+def test_marks_are_shown_as_text_numbers_or_escaped_bytes(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    marks = {"text": "ä {}".encode(), "number": b"\0\0\0\0\0\0\0\n", "bytes": b"\n\x1b[31m", "none": b""}
+    with open_store("sqlite", path) as store:
+        store.restore([], {}, marks=marks)
+    [facts] = lines(capsys, "inspect", path)
+    assert facts["marks"] == {"text": "ä {}", "number": 10, "bytes": "\\x0a\\x1b[31m", "none": ""}
+    assert main(["inspect", str(path)]) == 0
+    assert "mark number              10\n" in capsys.readouterr().out
+
+
 def test_a_dump_decodes_what_a_typed_store_describes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with open_store("lmdb", tmp_path / "times") as store:
         times = TimestampedKeyValue(key=STR, value=JSON).over(store)
