@@ -13,7 +13,7 @@ from stores import open_store
 from stores.changelog.interface import Record
 from stores.errors import StoreClosedError, StoreIncompatibleError, StoreLockedError
 from stores.records import BYTES, INT64, STR, KeyValue, TimestampedKeyValue, ValueAndTimestamp, Window
-from stores.records.record_kind import RecordKind
+from stores.records.record_kind import Pairs, RecordKind, in_pieces
 
 
 def converted(kind: RecordKind, *records: Record) -> list[tuple[bytes, bytes | None]]:
@@ -98,3 +98,8 @@ def test_a_store_that_was_not_refused_keeps_its_folder(backend: str, tmp_path: P
         with pytest.raises(StoreLockedError):
             open_store(backend, tmp_path / "store")
         assert store.fetch_one("a", 60_000) == 1
+
+
+def test_a_piece_ends_once_it_has_its_size() -> None:
+    steps: list[Pairs] = [[(b"k", b"v")], [(b"l", b"v"), (b"m", None)], [(b"long", b"value")], [(b"n", None)]]
+    assert list(in_pieces(steps, 4)) == [[*steps[0], *steps[1]], steps[2], steps[3]]

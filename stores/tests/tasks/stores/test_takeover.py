@@ -121,17 +121,6 @@ def test_a_store_larger_than_a_piece_is_copied_whole(
     check_and_count_on(tmp_path, log, INDEXED, [(False, 0)] * 2)
 
 
-def test_a_piece_ends_once_it_has_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(takeover, "PIECE_BYTES", 4)
-    steps: list[list[tuple[bytes, bytes | None]]] = [
-        [(b"k", b"v")],
-        [(b"l", b"v"), (b"m", None)],
-        [(b"long", b"value")],
-        [(b"n", None)],
-    ]
-    assert list(takeover._pieces(steps)) == [[*steps[0], *steps[1]], steps[2], steps[3]]
-
-
 @pytest.mark.parametrize("backend", [INDEXED, LMDB])
 def test_an_opening_cut_short_at_any_change_of_a_file_keeps_the_records(tmp_path: Path, backend: str) -> None:
     """Also within the removal of Kafka's files. Every third change is tried."""
