@@ -159,6 +159,19 @@ def test_the_brokers_of_a_cluster_have_one_id_and_know_all_controllers(
     assert ids[::3] == ["1", "2", "3"]
 
 
+def test_all_records_of_a_cluster_need_two_of_three_brokers(tmp_path: Path) -> None:
+    """Trials that cut off one of two replicas would pass without that: it is in sync for longer than they last."""
+    for broker in BrokerCluster(tmp_path / "data", FOLDER, settings="mine=1\n").nodes.values():
+        assert set(broker._settings.splitlines()) >= {
+            "default.replication.factor=3",
+            "min.insync.replicas=2",
+            "offsets.topic.replication.factor=3",
+            "transaction.state.log.replication.factor=3",
+            "transaction.state.log.min.isr=2",
+            "mine=1",
+        }
+
+
 def described(leader: int, replicas: list[int], isrs: list[int]) -> Mapping[str, SimpleNamespace]:
     """Return the client's description of a topic with one partition."""
     partition = SimpleNamespace(leader=leader, replicas=replicas, isrs=isrs)

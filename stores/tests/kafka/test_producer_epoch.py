@@ -41,7 +41,8 @@ FAILED = KafkaError(KafkaError._STATE, "failed for good", fatal=True)
 class Client:
     """A client that answers everything. ``losses`` are facilities that it logs in a call, ``errors`` what that raises.
 
-    ``calls`` has the names of its calls. Like the true one it brings its log only when it is polled.
+    ``calls`` has the names of its calls. Like the true one it brings its log, and the pauses of a quota, only when it
+    is polled.
     """
 
     def __init__(self, kind: object, settings: dict[str, Any]) -> None:
@@ -49,6 +50,9 @@ class Client:
         self.losses: dict[str, str] = {}
         self.errors: dict[str, KafkaError] = {}
         self.offsets: list[int] = []
+        self.offsets_within_s = 0.0
+        self.pauses_s: list[float] = []
+        self._throttled: Any = settings.get("throttle_cb")
         self._logger: Any = settings.get("logger")
         self._logged: list[str] = []
 
@@ -63,13 +67,15 @@ class Client:
         logged, self._logged = self._logged, []
         for facility in logged:
             self._logger.log(logging.INFO, "%s [%s] %s", facility, "producer-1", "text")
+        while self.pauses_s:
+            self._throttled(SimpleNamespace(throttle_time=self.pauses_s.pop()))
 
     def flush(self, timeout: float) -> int:
         self._called("flush")
         return 0
 
     def send_offsets_to_transaction(self, offsets: Any, metadata: object, timeout: float) -> None:
-        self.offsets = [each.offset for each in offsets]
+        self.offsets, self.offsets_within_s = [each.offset for each in offsets], timeout
         self._called("send_offsets")
 
     def __getattr__(self, name: str) -> Callable[..., None]:
@@ -148,6 +154,22 @@ def test_offsets_are_noted_once_their_transaction_has_committed(cluster: FakeClu
     fill(producer)
     producer.commit()
     assert noted == [("commit_transaction", {"g": Committed({IN: 7}, {})})]
+
+
+def test_the_answer_to_input_offsets_has_time_for_the_pause_of_a_quota_as_far_as_the_call_has(
+    cluster: FakeCluster,
+) -> None:
+    producer = producer_over(cluster)
+    own: Any = producer._writer
+    own._coordinator_s, own._timeout_s = 10.0, 10_000.0
+    fill(producer, 7)
+    cluster.made[0].pauses_s = [5_000.0]
+    producer.commit()
+    assert 5_000 < cluster.made[0].offsets_within_s <= 5_010
+    fill(producer, 8)
+    cluster.made[0].pauses_s = [20_000.0]
+    producer.commit()
+    assert cluster.made[0].offsets_within_s == 10_000
 
 
 @pytest.mark.parametrize("sign", ["FAIL", "REQTMOUT"])
