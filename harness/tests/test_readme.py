@@ -77,7 +77,7 @@ PRINTED: Mapping[str, list[str | None]] = {
         "b'1f'\n",
         "True\n",
     ],
-    "docs/kafka.md": [None, ""],
+    "docs/kafka.md": [None, "", "5\n"],
     "docs/worker.md": ["", "[]\n", "", "[b'30', b'17']\n", ""],
     "docs/spark.md": [
         "[('be', '2'), ('not', '1'), ('or', '1'), ('to', '2')]\n",

@@ -39,6 +39,7 @@ from stores.interface import KeyValueStore, TopicPartition
 from stores.records.key_value import KeyValue
 from stores.records.record_kind import in_pieces
 from stores.records.segmented import SegmentedKind
+from stores.records.serdes import Float64Serde, Int64Serde
 from stores.records.timestamped import TimestampedKind
 from stores.records.versioned import VersionedKind
 from stores.registry import StoreBackend, backend_named
@@ -148,6 +149,7 @@ class Takeover(ABC):
 
     def _copy(self, folder: StreamsFolder, into: Path) -> None:
         """Copy all records into a new store in ``into``, then the offsets and the position."""
+        self._check_serdes()
         with self._told(), closing(self._opened(folder)) as left:
             left.check_families()
             lost = self._log_lost()
@@ -185,6 +187,17 @@ class Takeover(ABC):
             yield
         except NotTakenOverError as error:
             raise (self._unfit if error.fits_another else self._refused)(str(error)) from error
+
+    def _check_serdes(self) -> None:
+        """Check that the serdes may read what Kafka's write. Raises: StoreIncompatibleError."""
+        records = self._config.records
+        for part in ("key", "value"):
+            serde = getattr(records, part, None)
+            if isinstance(serde, Int64Serde | Float64Serde):
+                raise self._unfit(
+                    f"{serde!r}, the serde of its {part}s, does not read the numbers that Kafka's serializers write: "
+                    "give a serde that does, as on the page kafka.md"
+                )
 
     def _check_config(self, folder: StreamsFolder) -> None:
         """Check the configured store. Raises: StoreIncompatibleError if another one would do; TaskCorruptedError."""

@@ -13,7 +13,7 @@ import pytest
 from stores.changelog import Changelog, MemoryChangelog, Record
 from stores.config import StoreConfig
 from stores.errors import StoreIncompatibleError
-from stores.records import BYTES, KeyValue, TimestampedKeyValue, TimestampedKeyValueWithHeaders, Window
+from stores.records import BYTES, FLOAT64, INT64, KeyValue, TimestampedKeyValue, TimestampedKeyValueWithHeaders, Window
 from stores.records.record_kind import RecordKind
 from stores.settings import Upgrade
 from stores.tasks import StreamTask, TaskContext
@@ -157,6 +157,24 @@ def test_a_store_that_another_configuration_can_take_over_is_refused_unchanged(
     with closing(typed_task(tmp_path, log, right or records)) as task:
         assert opened(task) == [(False, 3 if right is None else 0)]
         assert len(list(task.store("s").all())) == 2
+
+
+@pytest.mark.parametrize("offsets", [True, False])
+@pytest.mark.parametrize("part", ["key", "value"])
+@pytest.mark.parametrize("serde", [INT64, FLOAT64])
+def test_a_serde_that_would_misread_kafka_s_numbers_is_refused_unchanged(
+    tmp_path: Path, log: MemoryChangelog, serde: Any, part: str, offsets: bool
+) -> None:
+    """Kafka's 5 would be -9,223,372,036,854,775,803."""
+    fed(tmp_path, log, TIMED)
+    if not offsets:
+        (task_folder(tmp_path) / ".checkpoint").unlink()
+    leave_store(streams_folder(tmp_path, "s"), {}, {bytes(8): (1, bytes(7) + b"\x05")})
+    before = all_files(streams_folder(tmp_path, "s"))
+    records: Any = replace(TIMED, **{part: serde})
+    with closing(typed_task(tmp_path, log, records)) as task, pytest.raises(StoreIncompatibleError, match=part):
+        task.open()
+    assert all_files(streams_folder(tmp_path, "s")) == before
 
 
 def test_without_an_offset_a_store_of_another_kind_is_restored_whole(tmp_path: Path, log: MemoryChangelog) -> None:
