@@ -87,6 +87,7 @@ def test_a_leader_that_is_killed_within_a_transaction_costs_time_only(
 
     with two_tasks(tmp_path, cluster.address, scope) as tasks, striking({HIT[scope]: strike}):
         work(tasks)
+    assert cluster.leader(OUTPUTS[0]) != nodes[0]
     assert differences(tmp_path, cluster.address) == {}
 
 

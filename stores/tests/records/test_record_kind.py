@@ -13,7 +13,9 @@ from stores import open_store
 from stores.changelog.interface import Record
 from stores.errors import StoreClosedError, StoreIncompatibleError, StoreLockedError
 from stores.records import BYTES, INT64, STR, KeyValue, TimestampedKeyValue, ValueAndTimestamp, Window
-from stores.records.record_kind import Pairs, RecordKind, in_pieces
+from stores.records.expiry import STREAM_TIME
+from stores.records.record_kind import Pairs, RecordKind, UnfitRecordError, in_pieces
+from stores.records.segment_values import LOG_FORM, STREAMS_FORM
 
 
 def converted(kind: RecordKind, *records: Record) -> list[tuple[bytes, bytes | None]]:
@@ -103,3 +105,29 @@ def test_a_store_that_was_not_refused_keeps_its_folder(backend: str, tmp_path: P
 def test_a_piece_ends_once_it_has_its_size() -> None:
     steps: list[Pairs] = [[(b"k", b"v")], [(b"l", b"v"), (b"m", None)], [(b"long", b"value")], [(b"n", None)]]
     assert list(in_pieces(steps, 4)) == [[*steps[0], *steps[1]], steps[2], steps[3]]
+
+
+def test_a_key_that_ends_with_zero_bytes_shows_no_form_by_itself() -> None:
+    """It may be one of Kafka Streams for the time 0, or none of a window."""
+    kind = Window(BYTES, BYTES, size_ms=10, retention_ms=60_000)
+    at_zero = Record(1, b"k" + bytes(12), b"v", 0)
+    with pytest.raises(UnfitRecordError):
+        converted(kind, at_zero)
+    at_five = Record(0, b"k" + bytes(7) + b"\5" + bytes(4), b"v", 5)
+    assert converted(kind, at_five, at_zero) == [
+        (bytes(8) + b"k\0" + bytes(7) + b"\5", b"v"),
+        (bytes(8) + b"k\0" + bytes(8), b"v"),
+    ]
+
+
+@pytest.mark.parametrize("form", [None, STREAMS_FORM])
+def test_a_window_s_record_has_expired_by_the_time_in_its_key_in_the_form_of_the_changelog(form: bytes | None) -> None:
+    kind = Window(BYTES, BYTES, size_ms=10, retention_ms=60_000)
+    with open_store("memory-indexed-batch", "unused") as store:
+        store.restore([], {}, marks={LOG_FORM: form, STREAM_TIME: (100_000).to_bytes(8, "big")})
+        is_expired = kind.expired_records(store)
+        ours, theirs = (
+            [is_expired(begin + time_ms.to_bytes(8, "big") + end) for time_ms in (40_000, 40_001)]
+            for begin, end in ((b"k\0", b""), (b"k", bytes(4)))
+        )
+    assert (ours, theirs) == ([form is None, False], [form is not None, False])

@@ -30,7 +30,7 @@ from stores.records import (
     Windowed,
 )
 from stores.records.expiry import STREAM_TIME
-from stores.records.segment_values import marks_of
+from stores.records.segment_values import LOG_FORM, STREAMS_FORM, marks_of
 from stores.tests.minimal_store import KINDS, Direct, InMemory, Transactional
 from stores.tests.records.segmented import Logged
 
@@ -287,6 +287,15 @@ def test_windows_above_the_last_committed_stream_time_are_seen_after_a_kill(path
         shutil.copytree(path, other_path)
     with KIND.over(open_store("rocksdb-direct", other_path, durability="PROCESS")) as windows, windows.all() as found:
         assert [window for window, _ in found] == [Windowed("a", start, start + 10) for start in (100, 200, 300)]
+
+
+def test_a_key_that_is_too_long_is_told_with_its_length_in_the_store(path: Path) -> None:
+    """It is logged in the form of Kafka Streams, with another length."""
+    store = open_store("lmdb-indexed-batch", path)
+    with KIND.over(store) as windows:
+        store.restore([], {}, marks={LOG_FORM: STREAMS_FORM})
+        with pytest.raises(ValueError, match=f"has {store.max_key_bytes + 17} bytes"):
+            windows.put("a" * store.max_key_bytes, b"1", 5_000)
 
 
 def test_a_put_that_is_refused_leaves_the_stream_time(path: Path) -> None:

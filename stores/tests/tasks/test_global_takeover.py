@@ -14,9 +14,11 @@ import pytest
 from stores.changelog import Changelog, MemoryChangelog, SqliteChangelog
 from stores.config import StoreConfig
 from stores.errors import StoreIncompatibleError, StoreLockedError
+from stores.interface import TopicPartition
 from stores.records import BYTES, KeyValue, RecordKind, TimestampedKeyValue
 from stores.tasks import GlobalStore, GlobalStores
 from stores.tasks.directory import replacement
+from stores.tasks.directory.entry_files import CheckpointFile
 from stores.tasks.directory.store_places import ENDS, beside
 from stores.tests.forked_call import call_until_killed
 from stores.tests.tasks.directory.relocating import failing_at
@@ -113,6 +115,23 @@ def test_without_offsets_that_the_topic_has_it_is_read_whole(
         assert stores.restored == len(PRICES)
         assert "Kafka Streams" in stores.wiped()["prices"]
     check(tmp_path, log, backend, 0)
+
+
+def test_a_store_whose_next_record_the_topic_has_no_more_is_read_whole(tmp_path: Path, log: MemoryChangelog) -> None:
+    left_by_streams(tmp_path, log, {**WHOLE, 0: 1})
+    log.truncate(partition(0), 2)
+    with stores_over(log, tmp_path) as stores:
+        assert stores.restored == len(PRICES) - 2
+        assert "Kafka Streams" in stores.wiped()["prices"]
+
+
+def test_the_offsets_of_another_global_store_stay(tmp_path: Path, log: MemoryChangelog) -> None:
+    left_by_streams(tmp_path, log)
+    offsets = {partition(number): at for number, at in WHOLE.items()}
+    leave_offsets(global_folder(tmp_path) / ".checkpoint", {**offsets, TopicPartition("rates", 0): 3})
+    with stores_over(log, tmp_path) as stores:
+        assert (stores.restored, stores.wiped()) == (0, {})
+    assert CheckpointFile(global_folder(tmp_path) / ".checkpoint").known() == {TopicPartition("rates", 0): 3}
 
 
 @pytest.mark.parametrize("damage", [damage_tables, damage_manifest, damage_current, damage_log])

@@ -133,6 +133,15 @@ def test_a_segment_with_records_from_before_it_had_timestamps_leads_to_the_chang
     check(tmp_path, log, "timestamped-window", INDEXED, (True, count))
 
 
+def test_a_record_of_an_earlier_time_than_its_segment_leads_to_the_changelog(
+    tmp_path: Path, log: MemoryChangelog
+) -> None:
+    count = left_by_streams(tmp_path, log, "window")
+    shutil.rmtree(segments_folder(tmp_path) / "s.180000")
+    leave_store(segments_folder(tmp_path) / "s.180000", {logged("window", [(b"k", b"v", 179_999)])[0][0]: b"v"})
+    check(tmp_path, log, "window", INDEXED, (True, count))
+
+
 def test_the_segments_are_in_the_order_of_their_times_without_stores_and_links(tmp_path: Path) -> None:
     store = tmp_path / "lmdb"
     others = ("lmdb.12345678901234567890", "lmdb.0.x", "x.0")
