@@ -93,6 +93,12 @@ def test_a_session_key_has_a_form_of_kafka_streams(key: bytes, one_ms: int, othe
     assert keys.of_streams(theirs[-15:]) is None
 
 
+@pytest.mark.parametrize(("time_ms", "is_one"), [((1 << 62) - 1, True), (1 << 62, False), (-1, False)])
+def test_a_time_that_no_store_takes_is_none_of_its_form(time_ms: int, is_one: bool) -> None:
+    assert (WindowKeys().of_streams(b"k" + struct.pack(">qi", time_ms, 0)) is not None) == is_one
+    assert (SessionKeys().of_streams(b"k" + struct.pack(">qq", time_ms, 5)) is not None) == is_one
+
+
 @pytest.mark.parametrize("number", [1, 2**31, 2**32 - 1])
 def test_a_number_that_kafka_streams_has_not_is_none_of_its_form(number: int) -> None:
     theirs = b"k" + struct.pack(">qI", 5_000, number)

@@ -175,6 +175,7 @@ def test_a_copy_has_all_that_the_store_has(tmp_path: Path, taken: str, opened: s
 def test_a_copy_writes_large_values_in_small_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its memory depends on that."""
     sizes: list[int] = []
+    copied: list[int] = []
     pairs = [(b"%d" % number, bytes(512 << 10)) for number in range(6)]
     with open_store(LMDB, tmp_path / "source") as source, open_store(INDEXED, tmp_path / "target") as target:
         source.restore(pairs, {})
@@ -186,8 +187,8 @@ def test_a_copy_writes_large_values_in_small_pieces(tmp_path: Path, monkeypatch:
 
         monkeypatch.setattr(target, "restore", noted)
         assert isinstance(source, Store)
-        copy_store(source, target, lambda: None)
-        assert sizes == [2, 2, 2, 0]
+        copy_store(source, target, lambda: copied.append(len(sizes)))
+        assert (sizes, copied) == ([2, 2, 2, 0], [1, 2, 3, 3])
         assert list(target.all()) == pairs
 
 
