@@ -176,7 +176,7 @@ class JsonForms:
         return {"value": None if value is None else _shown(self._value, value, self._value_encoding, "value")}
 
     def _shown_content(self, content: bytes | None) -> str | None:
-        return None if content is None else _text_of(content, self._value_encoding, "value")
+        return None if content is None else _text_of(content, self._value_encoding, "header", VALUE_ENCODING)
 
     def _parsed(self, name: str, text: str) -> Any:
         key = self._key
@@ -203,13 +203,13 @@ def json_text(answer: object) -> str:
 
 def _shown(serde: Serde[Any], given: Any, encoding: Encoding, what: str) -> Any:
     if isinstance(serde, BytesSerde):
-        return _text_of(given, encoding, what)
+        return _text_of(given, encoding, what, f"{what}_encoding")
     if isinstance(serde, Float64Serde) and math.isinf(given):
         return "Infinity" if given > 0 else "-Infinity"
     return given
 
 
-def _text_of(data: bytes, encoding: Encoding, what: str) -> str:
+def _text_of(data: bytes, encoding: Encoding, what: str, parameter: str) -> str:
     if encoding is Encoding.BASE64:
         return base64.b64encode(data).decode()
     if encoding is Encoding.HEX:
@@ -217,7 +217,7 @@ def _text_of(data: bytes, encoding: Encoding, what: str) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise bad_request(f"a {what} of the answer is not UTF-8: ask with {what}_encoding=base64 or hex") from None
+        raise bad_request(f"a {what} of the answer is not UTF-8: ask with {parameter}=base64 or hex") from None
 
 
 def _bytes_of(name: str, text: str, encoding: Encoding) -> bytes:
