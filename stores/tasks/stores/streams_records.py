@@ -93,12 +93,11 @@ def _time_before(key: bytes, data: bytes, *, headers: bool) -> int:
     return time_ms
 
 
-class LeftPairs(LeftStore):
-    """A key-value store, with timestamps if the configured one has them: that is ``timed``."""
+class LeftDatabase(LeftStore):
+    """A store of one database: the common part of those below."""
 
-    def __init__(self, path: Path, timed: TimestampedKind[Any, Any, Any] | None) -> None:
-        self._database, self._timed = StreamsDatabase(path), timed
-        self._family = PLAIN if timed is None else TIMESTAMPED
+    def __init__(self, path: Path) -> None:
+        self._database = StreamsDatabase(path)
 
     def check_families(self) -> None:
         _check_families(self._database)
@@ -108,6 +107,18 @@ class LeftPairs(LeftStore):
 
     def is_empty(self) -> bool:
         return all(map(self._database.is_empty, self._database.families))
+
+    def close(self) -> None:
+        self._database.close()
+
+
+class LeftPairs(LeftDatabase):
+    """A key-value store, with timestamps if the configured one has them: that is ``timed``."""
+
+    def __init__(self, path: Path, timed: TimestampedKind[Any, Any, Any] | None) -> None:
+        super().__init__(path)
+        self._timed = timed
+        self._family = PLAIN if timed is None else TIMESTAMPED
 
     def check(self) -> None:
         has = TIMESTAMPED in self._database.families
@@ -132,9 +143,6 @@ class LeftPairs(LeftStore):
                 for key, data in chunk:
                     _time_before(key, data, headers=self._timed.keeps_headers)
             yield [*chunk]
-
-    def close(self) -> None:
-        self._database.close()
 
 
 Versions = list[tuple[int, bytes | None]]
@@ -191,23 +199,15 @@ def versions_of(latest: tuple[int, bytes] | None, rows: Sequence[SegmentRow]) ->
     return versions
 
 
-class LeftVersions(LeftStore):
+class LeftVersions(LeftDatabase):
     """A versioned store. Versions that have ended before the configured history are left out."""
 
     def __init__(self, path: Path, kind: VersionedKind[Any, Any, Any, Any]) -> None:
-        self._database, self._retention_ms = StreamsDatabase(path), kind.history_retention_ms
+        super().__init__(path)
+        self._retention_ms = kind.history_retention_ms
         self._stream_time_ms = -1
         self._segments: list[bytes] = []
         """The numbers of the segments with rows, in order."""
-
-    def check_families(self) -> None:
-        _check_families(self._database)
-
-    def end(self) -> End | None:
-        return _end(self._database)
-
-    def is_empty(self) -> bool:
-        return all(map(self._database.is_empty, self._database.families))
 
     def check(self) -> None:
         if TIMESTAMPED in self._database.families:
@@ -266,9 +266,6 @@ class LeftVersions(LeftStore):
 
     def marks(self) -> Mapping[str, bytes | None]:
         return {} if self._stream_time_ms < 0 else {STREAM_TIME: packed(self._stream_time_ms)}
-
-    def close(self) -> None:
-        self._database.close()
 
 
 class _Segment(NamedTuple):
