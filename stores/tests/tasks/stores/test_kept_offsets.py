@@ -87,6 +87,7 @@ def test_without_an_offset_that_can_be_trusted_the_store_is_restored_whole(
     tmp_path: Path, log: MemoryChangelog, entries: Mapping[bytes, bytes]
 ) -> None:
     left(tmp_path, log, {**both(2), "left": entries})
+    leave_offsets(task_folder(tmp_path) / ".checkpoint", {LEFT: 2, RIGHT: 2})  # Of the release before.
     with closing(counting_task(tmp_path, log)) as task:
         reports = {report.store: report for report in task.open()}
         assert [reports[name].wiped for name in ("left", "right")] == [True, False]
