@@ -136,7 +136,8 @@ def check_engine_of(name: str, path: Path) -> None:
     """Check that no other engine has the store ``name`` beside ``path``. Raises: StoreIncompatibleError; OSError."""
     for engine in own_engines(path.parent):
         other = path.with_name(engine)
-        if other != path and not (other.is_dir() and is_unused(other)):
+        # The store of the other engine takes over one of Kafka Streams.
+        if other != path and not (other.is_dir() and is_unused(other)) and not is_streams_store(other):
             raise _other_engine(other, name, engine, path.name)
 
 
@@ -153,9 +154,11 @@ def check_engines(folder: Path, chosen: Mapping[str, str]) -> None:
 
 
 def _other_engine(path: Path, store: str, present: str, chosen: str) -> StoreIncompatibleError:
+    # A replacement that was interrupted may have left its new store alone.
+    part = next(iter(parts(path)), path)
     return StoreIncompatibleError(
-        f"{path} contains the store {store!r} of the engine {present}, and its configuration names {chosen}: "
-        f"configure {present} for it, or remove {path} to restore it from its changelog"
+        f"{part} contains the store {store!r} of the engine {present}, and its configuration names {chosen}: "
+        f"configure {present} for it, or remove {part} to restore it from its changelog"
     )
 
 

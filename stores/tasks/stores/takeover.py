@@ -34,7 +34,7 @@ from stores.errors import (
     TaskCorruptedError,
 )
 from stores.files.creation import is_complete, is_store, wipe
-from stores.files.plain_files import sync_folder, translated_system_errors
+from stores.files.plain_files import remove_durably, sync_folder, translated_system_errors
 from stores.interface import KeyValueStore, TopicPartition
 from stores.records.key_value import KeyValue
 from stores.records.record_kind import in_pieces
@@ -48,6 +48,7 @@ from stores.tasks.directory.store_places import (
     ENGINE_FOLDER,
     FORMER_END,
     PREPARE_END,
+    SWAP_END,
     StreamsFolder,
     beside,
     is_streams_store,
@@ -97,6 +98,7 @@ class Takeover(ABC):
             if folder is None:
                 return
             with kept_from_streams(*folder.databases):
+                self._remove_begun()
                 in_place = folder.path == self._path
                 if in_place or not (is_complete(self._path) and is_store(self._path)):
                     self._build(folder)
@@ -114,11 +116,18 @@ class Takeover(ABC):
             if folder is None:
                 return
             with kept_from_streams(*folder.databases):
+                self._remove_begun()
                 shut_out_streams(folder.databases[0])
                 if folder.path == self._path:
                     self._clear_place()
                 else:
                     folder.remove()
+
+    def _remove_begun(self) -> None:
+        """Remove what a takeover by a store of RocksDB has begun, if another engine is configured now."""
+        if self._source != self._path:
+            remove_durably(beside(self._source, SWAP_END))
+            wipe(beside(self._source, PREPARE_END))
 
     def _folder(self) -> StreamsFolder | None:
         folder = left_by_streams(self._source, self._segments)

@@ -105,6 +105,8 @@ def test_a_store_that_was_not_refused_keeps_its_folder(backend: str, tmp_path: P
 def test_a_piece_ends_once_it_has_its_size() -> None:
     steps: list[Pairs] = [[(b"k", b"v")], [(b"l", b"v"), (b"m", None)], [(b"long", b"value")], [(b"n", None)]]
     assert list(in_pieces(steps, 4)) == [[*steps[0], *steps[1]], steps[2], steps[3]]
+    assert list(in_pieces(steps[2:3], 4)) == [steps[2]]
+    assert list(in_pieces([], 4)) == []
 
 
 def test_a_key_that_ends_with_zero_bytes_shows_no_form_by_itself() -> None:

@@ -10,7 +10,7 @@ from stores.changelog import MemoryChangelog
 from stores.errors import StoreIncompatibleError
 from stores.registry import open_store
 from stores.tasks import StateDirectory, StreamTask
-from stores.tasks.directory.store_places import Place, places
+from stores.tasks.directory.store_places import Place, check_engines, places
 from stores.tests.tasks.setup import TASK, checkpoint, counting_task, expected_state, feed, state
 
 KEYS = [1, 2, 1]
@@ -67,3 +67,10 @@ def test_a_store_outside_the_folder_of_an_engine_is_not_removed(
     closed_task(tmp_path, log)
     assert StateDirectory(tmp_path / "state").clean(-1.0) == []
     open_store("sqlite", copy).close()
+
+
+def test_the_error_for_another_engine_names_a_folder_that_is_there(tmp_path: Path) -> None:
+    """A replacement that was interrupted may have left its new store alone."""
+    (tmp_path / "rocksdb" / "s.prepare").mkdir(parents=True)
+    with pytest.raises(StoreIncompatibleError, match=r"s\.prepare contains"):
+        check_engines(tmp_path, {"s": "lmdb"})

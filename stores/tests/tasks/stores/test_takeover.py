@@ -291,13 +291,14 @@ def test_a_window_store_of_kafka_streams_stays_and_ours_is_restored_from_the_cha
     assert all_files(segments) == before
 
 
+@pytest.mark.parametrize("backend", [INDEXED, LMDB])
 def test_in_the_layout_store_partition_a_store_is_taken_over_in_its_own_folder(
-    tmp_path: Path, log: MemoryChangelog
+    tmp_path: Path, log: MemoryChangelog, backend: str
 ) -> None:
     left_by_streams(tmp_path, log)
     change_layout(tmp_path / "state", DirectoryLayout.STORE_PARTITION)
     for _ in range(2):
-        with closing(counting_task(tmp_path, log)) as task:
+        with closing(counting_task(tmp_path, log, backend)) as task:
             assert opened(task) == [(False, 0)] * 2
             assert state(task, "left") == state(task, "right") == expected_state(KEYS)
     folder = tmp_path / "state" / "left" / "0"

@@ -13,7 +13,6 @@ from rocksdict import DBCompressionType, Options, Rdict
 from stores.changelog import MemoryChangelog
 from stores.errors import StoreIncompatibleError
 from stores.files.creation import _MARKER_TEXT
-from stores.records.record_kind import in_pieces
 from stores.tasks.directory import replacement
 from stores.tasks.directory.store_places import FORMER_END, PREPARE_END, beside, remove_streams_store
 from stores.tests.tasks.directory.relocating import failing_at
@@ -141,14 +140,6 @@ def test_a_copy_that_was_cut_short_is_made_anew(tmp_path: Path, log: MemoryChang
         assert state(task, "left") == expected_state(KEYS)
 
 
-def test_a_piece_ends_at_its_size() -> None:
-    """The memory of a takeover depends on that."""
-    first, second, third = [(b"a", b"1")], [(b"b", b"22"), (b"c", b"")], [(b"d", b"1")]
-    assert list(in_pieces([first, second, third], 4)) == [[*first, *second], third]
-    assert list(in_pieces([second], 4)) == [second]
-    assert list(in_pieces([], 4)) == []
-
-
 def test_a_store_whose_last_record_was_compacted_away_is_taken_over(tmp_path: Path, log: MemoryChangelog) -> None:
     """The record that follows is not in the store, and says nothing about it."""
     left_by_streams(tmp_path, log, offset=0, end=1)
@@ -201,3 +192,22 @@ def test_all_files_of_rocksdb_are_removed_and_no_other(tmp_path: Path) -> None:
         remove_streams_store(tmp_path / folder)
     assert not (tmp_path / "whole").exists()
     assert all_files(tmp_path / "mixed").keys() == others
+
+
+@pytest.mark.parametrize("failpoint", [replacement.SYNCED, replacement.DECIDED])
+@pytest.mark.parametrize("offset", [2, None])
+def test_another_engine_takes_over_what_a_store_of_rocksdb_has_begun_to(
+    tmp_path: Path, log: MemoryChangelog, offset: int | None, failpoint: str
+) -> None:
+    """Without an offset it is restored, and Kafka's folder is removed."""
+    left_by_streams(tmp_path, log)
+    with crashing_at(failpoint):
+        counting_task(tmp_path, log).open()
+    if offset is None:
+        (streams_folder(tmp_path, "left").parents[1] / ".checkpoint").unlink()
+    expected = [(False, 0)] * 2 if offset is not None else [(True, 3)] * 2
+    for reports in (expected, [(False, 0)] * 2):
+        with closing(counting_task(tmp_path, log, LMDB)) as task:
+            assert opened(task) == reports
+            assert state(task, "left") == state(task, "right") == expected_state(KEYS)
+    assert list((tmp_path / "state" / "0_0" / "rocksdb").glob("*")) == []
