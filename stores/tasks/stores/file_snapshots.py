@@ -30,7 +30,7 @@ from stores.snapshots.objects import StoreObjects
 from stores.snapshots.restoring import copy_store, fitting, kind_of, make_store
 from stores.snapshots.taking import SnapshotFigures, SnapshotTaker
 from stores.strategies.store import Store
-from stores.tasks.directory.replacement import complete, replace_store
+from stores.tasks.directory.replacement import complete, remove_unfinished, replace_store
 from stores.tasks.directory.store_places import FORMER_END, PREPARE_END, beside
 from stores.tasks.directory.task_files import FollowingStore
 from stores.tasks.stores.log_follower import LogFollower, OnRestore, RestoreProgress, RestoreReport
@@ -304,7 +304,9 @@ def begin_from_snapshot(store: LogFollower, snapshots: NoSnapshots, on_restore: 
             reason = error
         snapshots.refuse(index.name, reason)
         # The swap may be decided, and not be complete.
-        complete(store.path)
+        if not complete(store.path):
+            # Else a copy of the next one would have the records of this one, too.
+            remove_unfinished(store.path)
         store.start_empty()
     return None
 

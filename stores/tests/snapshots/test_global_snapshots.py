@@ -13,11 +13,12 @@ import pytest
 from stores.changelog import Changelog, MemoryChangelog, SqliteChangelog
 from stores.command import main
 from stores.config import StoreConfig
-from stores.errors import ConfigError
-from stores.interface import TopicPartition
+from stores.errors import ConfigError, StoreUnavailableError
+from stores.interface import KeyValueStore, TopicPartition
 from stores.snapshots import Snapshots
 from stores.snapshots.objects import WHOLE_TOPIC, StoreObjects, folder_name, partition_of
-from stores.snapshots.restoring import FILES_FETCHED
+from stores.snapshots.restoring import FILES_FETCHED, copy_store
+from stores.strategies.store import Store
 from stores.tasks import DeadLetterTopic, GlobalStore, GlobalStores
 from stores.tasks.directory.replacement import DECIDED, RENAMED, SYNCED
 from stores.tests.forked_call import call_until_killed
@@ -70,6 +71,28 @@ def test_a_store_that_is_missing_begins_from_a_snapshot(
         assert contents(stores) == model(PRICES + LATER)
     with stores_over(tmp_path, log, backend=backend) as stores:
         assert stores.restored == 0
+
+
+def test_after_a_copy_that_failed_halfway_the_next_one_begins_anew(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapped(tmp_path, log, "lmdb")
+    with stores_over(tmp_path, log, backend="lmdb") as stores:
+        for later in LATER:  # The first one waits for another process's turn.
+            say(log, [later])
+            follow(stores)
+    lose(tmp_path)
+
+    def halfway(source: Store, target: KeyValueStore, _: object) -> None:
+        monkeypatch.setattr("stores.tasks.stores.file_snapshots.copy_store", copy_store)
+        target.restore([(b"half", b"way")], {})
+        raise StoreUnavailableError("for this test")
+
+    monkeypatch.setattr("stores.tasks.stores.file_snapshots.copy_store", halfway)
+    with stores_over(tmp_path, log) as stores:
+        assert stores.restored == len(LATER)
+        assert contents(stores) == model(PRICES + LATER)
+    assert [name.offset for name in objects(tmp_path).indexes()] == [len(PRICES) + 1, len(PRICES) - 1]
 
 
 def test_a_snapshot_whose_next_record_a_partition_has_no_more_is_not_used(
