@@ -30,6 +30,7 @@ from stores.records.record_kind import RECORDS, RecordKind
 from stores.records.segment_values import DROPPED, OLD_SEGMENTS, SEQUENCE
 from stores.records.timestamped import TimestampedKind
 from stores.records.version_history import COMPLETE_FROM
+from stores.records.versions import LATEST
 from stores.registry import open_store
 from stores.shell.decoding import Decoder
 from stores.tests.json_values import JSON_VALUES
@@ -182,3 +183,12 @@ def test_a_value_of_a_window_or_session_without_its_time_is_named(kind: str) -> 
         for read in reads:
             with pytest.raises(SerdeMismatchError, match="of timestamps"):
                 read()
+
+
+def test_a_late_version_names_the_latest_one_if_its_headers_cannot_be_read() -> None:
+    """That one is logged again."""
+    with open_store("memory-indexed-batch", "unused") as store, Versioned(STR, INT64, 1_000).over(store) as versions:
+        versions.put("key", 1, 7)
+        store.put(LATEST + b"key", b"\x40" + bytes(6) + b"\7\2")
+        with pytest.raises(StoreCorruptedError, match="key"):
+            versions.put("key", 2, 3)

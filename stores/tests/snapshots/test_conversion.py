@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,18 @@ def test_one_of_another_backend_is_used_if_none_of_the_same_is_whole(tmp_path: P
     assert (restored, report.snapshot_offset) == (logged(log, "s"), offset)
     assert f"at offset {newest} was not used" in (report.reason or "")
     assert f"at offset {offset} is of {LMDB}" in (report.reason or "")
+
+
+def test_a_copy_that_is_at_another_offset_than_its_index_says_is_not_used(tmp_path: Path, log: Changelog) -> None:
+    begun(tmp_path, log, LMDB)
+    objects = objects_in(settings(tmp_path))
+    [name] = objects.indexes()
+    index = objects.index(name)
+    objects.remove(INDEX, str(name))
+    assert objects.put_index(replace(index, offset=index.offset - 1))
+    restored, report = reopened(tmp_path, log, INDEXED, settings(tmp_path))
+    assert (restored, report.snapshot_offset, report.snapshot_bytes) == (logged(log, "s"), None, 0)
+    assert "copied" not in (report.reason or "")
 
 
 @pytest.mark.parametrize("opened", [LMDB, SQLITE])

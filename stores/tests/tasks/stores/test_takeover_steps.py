@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from rocksdict import DBCompressionType, Options, Rdict
 
+from stores import failpoints
 from stores.changelog import MemoryChangelog
 from stores.errors import StoreIncompatibleError
 from stores.files.creation import _MARKER_TEXT
@@ -211,3 +212,17 @@ def test_another_engine_takes_over_what_a_store_of_rocksdb_has_begun_to(
             assert opened(task) == reports
             assert state(task, "left") == state(task, "right") == expected_state(KEYS)
     assert list((tmp_path / "state" / "0_0" / "rocksdb").glob("*")) == []
+
+
+def test_kafka_streams_is_shut_out_once_the_new_store_is_synced(tmp_path: Path, log: MemoryChangelog) -> None:
+    left_by_streams(tmp_path, log)
+    lock = tmp_path / "state" / ".lock"
+    lock.touch()
+    may_come: list[bool] = []
+    failpoints.arm(replacement.SYNCED, lambda: may_come.append(lock.is_file()))
+    try:
+        with closing(counting_task(tmp_path, log)) as task:
+            task.open()
+    finally:
+        failpoints.disarm(replacement.SYNCED)
+    assert may_come == [True, False]  # Of the first store, and of the second one.
