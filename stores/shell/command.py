@@ -22,14 +22,14 @@ from stores.changelog.files.inspection import facts_of as facts_of_versions
 from stores.changelog.schema import is_changelog
 from stores.engines.sqlite.tables import FILE
 from stores.errors import ConfigError, StoreCorruptedError, StoreError, nearest
-from stores.files.creation import is_store, is_unfinished
+from stores.files.creation import is_store, is_unfinished, wipe
 from stores.files.plain_files import translated_system_errors
 from stores.files.store_directory import StoreDirectory
 from stores.interface import TopicPartition
 from stores.read_only.held_store import DiskStore, held, stores_below
 from stores.registry import open_store
 from stores.shell.decoding import SERDES, Decoder, Line, as_json, as_text, mark_shown
-from stores.shell.disk_store import Reading, back_up, reading, remove, strongest
+from stores.shell.disk_store import Reading, back_up, check_removable, reading, strongest
 from stores.shell.sqlite_files import facts_of, records_of, tables_of
 
 DAMAGED, REFUSED, INTERRUPTED = 1, 2, 130
@@ -70,8 +70,8 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     backup = command("backup", _backup, "copy a store to an empty folder, at one commit, and verify the copy")
     backup.add_argument("target", type=Path, metavar="TARGET", help="the folder of the backup, missing or empty")
     command("compact", _compact, "recover a closed store and rewrite its files without unused space")
-    wipe = command("wipe", _wipe, "remove a closed store, which its task then restores from its changelog")
-    wipe.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    removal = command("wipe", _wipe, "remove a closed store, which its task then restores from its changelog")
+    removal.add_argument("--yes", action="store_true", help="do not ask for confirmation")
 
 
 def run_guarded(run: Callable[[], int], *, when_closed: int = 0) -> int:
@@ -266,10 +266,11 @@ def _compact(given: argparse.Namespace) -> int:
 
 
 def _wipe(given: argparse.Namespace) -> int:
+    check_removable(given.path)
     if not given.yes and not _confirmed(f"Remove the store in {given.path}? Its task restores it from its changelog."):
         print("Nothing was removed.", file=sys.stderr)
         return REFUSED
-    remove(given.path)
+    wipe(given.path)
     return _done(given, f"The store in {given.path} is removed.", removed=True)
 
 

@@ -156,12 +156,10 @@ class _UnfinishedError(Exception):
     """The copy has a part of a commit."""
 
 
-def remove(path: Path) -> None:
-    """Remove the store in the folder ``path``, damaged or not. Foreign files stay.
+def check_removable(path: Path) -> None:
+    """Check that ``path`` is the folder of a store, damaged or not.
 
-    Raises: StoreUnavailableError, StoreIncompatibleError if there is none; StoreLockedError, which names the process
-    that has it open.
+    Raises: StoreUnavailableError, StoreIncompatibleError.
     """
     if not (path.is_dir() and is_unfinished(path)):
         check_is_store(path)
-    wipe(path)

@@ -96,6 +96,14 @@ def test_where_nobody_can_be_asked_nothing_is_removed(path: Path, monkeypatch: p
     assert not path.exists()
 
 
+def test_nobody_is_asked_about_a_folder_that_is_no_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    assert main(["wipe", str(tmp_path / "nothing")]) == 2
+    assert capsys.readouterr().out == ""
+
+
 def test_an_open_store_is_not_removed(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with open_store("lmdb", path) as store:
         assert main(["wipe", str(path), "--yes"]) == 2
