@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,6 +15,8 @@ from stores.changelog import Changelog, MemoryChangelog
 from stores.errors import ChangelogLostError, StoreCorruptedError
 from stores.interface import TopicPartition
 from stores.records import INT64, STR, KeyValue
+from stores.registry import StoreBackend, backends
+from stores.snapshots import restoring
 from stores.snapshots.index import IndexName, SnapshotIndex, SnapshotKind
 from stores.tasks import StoreConfig
 from stores.tests.snapshots.snapshotting import (
@@ -64,10 +67,13 @@ def check_replayed(folder: Path, log: Changelog, backend: str = INDEXED) -> str:
     return report.reason
 
 
-@pytest.mark.parametrize("backend", ["other", "memory"])
+@pytest.mark.parametrize("backend", ["other", "memory", "package"])
 def test_a_snapshot_of_a_backend_that_has_no_files_here_is_not_used(
-    tmp_path: Path, log: Changelog, backend: str
+    tmp_path: Path, log: Changelog, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One of another package has a store class of its own, and no engine."""
+    known = {**backends(), "package": Mock(spec=StoreBackend)}
+    monkeypatch.setattr(restoring, "backends", lambda: known)
     index = begun(tmp_path, log)
     put_again(tmp_path, index, kind=replace(index.kind, backend=backend))
     assert f"of the backend {backend}, whose files can't be read here" in check_replayed(tmp_path, log)

@@ -13,7 +13,7 @@ from stores.files.creation import create
 from stores.files.locks import take
 from stores.files.plain_files import sync_folder
 from stores.tasks.directory import replacement
-from stores.tasks.directory.replacement import complete, replace_store
+from stores.tasks.directory.replacement import complete, remove_unfinished, replace_store
 from stores.tasks.directory.store_places import ENDS, FORMER_END, PREPARE_END, SWAP_END, beside
 from stores.tests.tasks.directory.relocating import failing_at
 from stores.tests.tasks.setup import Crash
@@ -203,3 +203,12 @@ def test_after_power_loss_the_journal_of_a_swap_is_missing_only_if_the_new_name_
     assert "synced" in names[names.index("s -> s.former") : placed]
     assert "synced" in names[placed:removed]
     assert names[-1] == "synced"
+
+
+def test_of_what_is_unfinished_a_foreign_folder_stays(tmp_path: Path) -> None:
+    path = pair(tmp_path)
+    former = beside(path, FORMER_END)
+    former.mkdir()
+    (former / "letter").write_text("dear")
+    remove_unfinished(path)
+    assert (left(path), (former / "letter").read_text(), text(path)) == ([FORMER_END], "dear", "old")
