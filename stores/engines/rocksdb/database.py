@@ -301,7 +301,8 @@ def opening_error(error: Exception, path: Path) -> StoreError:
     damaged = text.startswith(("Corruption", "Invalid argument", "NotFound")) or "MANIFEST" in text or "CURRENT" in text
     if damaged and not _is_refused_by_system(text):
         return StoreCorruptedError(f"RocksDB refuses {path}: {text}. Wipe the store and restore it from its changelog")
-    return StoreUnavailableError(f"RocksDB can't open {path}: {text}. {descriptors_lacking(text)}".rstrip())
+    advice = descriptors_lacking(text) or "Correct the cause and open the store again"
+    return StoreUnavailableError(f"RocksDB can't open {path}: {text}. {advice}")
 
 
 def _is_refused_by_system(text: str) -> bool:

@@ -193,7 +193,8 @@ def damage(error: Exception, file: Path) -> StoreError:
 def opening_error(error: Exception, file: Path) -> StoreError:
     if _is_damage(error) or any(text in str(error) for text in ("no such table", "unsupported file format")):
         return damage(error, file)
-    return StoreUnavailableError(f"SQLite can't open {file}: {error}. {descriptors_lacking(str(error))}".rstrip())
+    advice = descriptors_lacking(str(error)) or "Correct the cause and open the store again"
+    return StoreUnavailableError(f"SQLite can't open {file}: {error}. {advice}")
 
 
 def reading_error(error: Exception, file: Path) -> StoreError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sqlite3
 from pathlib import Path
 from typing import Any, cast
@@ -9,7 +10,14 @@ from typing import Any, cast
 import lmdb
 import pytest
 
-from stores import CommitFailedError, ConfigError, Durability, StoreCorruptedError, open_store
+from stores import (
+    CommitFailedError,
+    ConfigError,
+    Durability,
+    StoreCorruptedError,
+    StoreUnavailableError,
+    open_store,
+)
 from stores.engines.rocksdb import RocksDBEngine
 from stores.records import BYTES, TimestampedKeyValue
 from stores.strategies.store import Store
@@ -121,3 +129,16 @@ def test_what_has_become_of_rocksdict_s_own_notes_does_not_matter(path: Path, co
     notes.unlink() if content is None else notes.write_bytes(content)
     with open_store("rocksdb-indexed-batch", path, durability=Durability.DISK) as store:
         assert list(store.all()) == [(b"\x00key", b"1")]
+
+
+@pytest.mark.parametrize("backend", ["rocksdb", "lmdb", "sqlite"])
+def test_an_opening_that_the_system_refuses_says_what_to_do(tmp_path: Path, backend: str) -> None:
+    """As a full disk does: here no file may grow beyond a limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
+    try:
+        with pytest.raises(StoreUnavailableError, match="open the store again"):
+            open_store(backend, tmp_path / "store")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    open_store(backend, tmp_path / "store").close()
