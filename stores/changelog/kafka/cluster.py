@@ -33,6 +33,7 @@ from stores.changelog.kafka.client import (
     translated,
 )
 from stores.changelog.kafka.ended_transactions import EndedTransactions
+from stores.changelog.kafka.shared_client import ATTEMPT_S, SharedClient
 from stores.errors import ChangelogError, ChangelogTimeoutError, ConfigError, StoreClosedError, nearest
 from stores.interface import TopicPartition
 
@@ -47,8 +48,6 @@ _PAUSE_S = 0.05
 """The pause between two attempts."""
 _SLICE_S = 1.0
 """The time of one attempt to reach a broker: between two, a refusal of credentials is detected."""
-_ATTEMPT_S = 5.0
-"""The time of the first attempt of a call for administration."""
 VISIBLE_S = 1.0
 """The time to wait for the transactions of others that keep the last stable offset before an own commit."""
 
@@ -97,8 +96,10 @@ class Cluster:
         """True if a broker could not be reached since the last answer; the time of the last report of that."""
         self._accepted = False
         """True once the brokers have let the client in."""
-        self._admin = self.client(AdminClient, {})
-        self._asking, self._asking_since = self._new_asking(), time.monotonic()
+        self._admin = SharedClient(lambda: self.client(AdminClient, {}))
+        self._asking = SharedClient(
+            lambda: self.client(confluent_kafka.Consumer, {"group.id": "txstores-reader", **READER})
+        )
         try:
             self._reach(while_connecting)
         except BaseException:
@@ -171,9 +172,17 @@ class Cluster:
     def _may_pass(self, error: KafkaError) -> bool:
         return may_pass(error) or (self._accepted and is_refused_connection(error))
 
+    def answers(self, timeout_s: float) -> bool:
+        """Return True if a broker answers the client for administration within this time, and knows of brokers."""
+        try:
+            with self._admin.used() as admin:
+                return bool(admin.list_topics(timeout=timeout_s).brokers)
+        except KafkaException:
+            return False
+
     def topics(self) -> dict[str, int]:
         """Return the number of partitions by topic, without Kafka's own topics."""
-        metadata = self.asked("asking for the topics", lambda left_s: self._admin.list_topics(timeout=left_s))
+        metadata = self._administered("asking for the topics", lambda admin, left_s: admin.list_topics(timeout=left_s))
         return {
             name: len(topic.partitions)
             for name, topic in sorted(metadata.topics.items())
@@ -183,9 +192,9 @@ class Cluster:
     def create(self, new: Any) -> bool:
         """Create a topic; return False if it exists. The cluster knows it when this returns."""
 
-        def ask(left_s: float) -> bool:
+        def ask(admin: AdminClient, left_s: float) -> bool:
             try:
-                self._admin.create_topics([new], request_timeout=left_s)[new.topic].result()
+                admin.create_topics([new], request_timeout=left_s)[new.topic].result()
             except KafkaException as error:
                 if error_of(error).code() == KafkaError.TOPIC_ALREADY_EXISTS:
                     return False
@@ -210,7 +219,7 @@ class Cluster:
         """Return the ID of a topic. Source: KIP-516."""
         described = self._administered(
             f"asking for the ID of topic {topic!r}",
-            lambda left_s: self._admin.describe_topics(TopicCollection([topic]), request_timeout=left_s)[
+            lambda admin, left_s: admin.describe_topics(TopicCollection([topic]), request_timeout=left_s)[
                 topic
             ].result(),
         )
@@ -221,7 +230,7 @@ class Cluster:
         resource = ConfigResource(ResourceType.TOPIC, topic)
         entries: dict[str, Any] = self._administered(
             f"asking for the settings of topic {topic!r}",
-            lambda left_s: self._admin.describe_configs([resource], request_timeout=left_s)[resource].result(),
+            lambda admin, left_s: admin.describe_configs([resource], request_timeout=left_s)[resource].result(),
         )
         return {name: str(entry.value) for name, entry in entries.items()}
 
@@ -231,9 +240,11 @@ class Cluster:
             ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in changes.items()
         ]
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-        self.asked(
+        self._administered(
             f"changing the settings of topic {topic!r}",
-            lambda left_s: self._admin.incremental_alter_configs([resource], request_timeout=left_s)[resource].result(),
+            lambda admin, left_s: admin.incremental_alter_configs([resource], request_timeout=left_s)[
+                resource
+            ].result(),
         )
 
     def record_bytes_max(self, topic: str) -> int:
@@ -340,7 +351,7 @@ class Cluster:
         """Delete the records before an offset."""
         self._administered(
             f"truncating {partition.topic}-{partition.partition}",
-            lambda left_s: self._deletion(partition, before_offset, left_s).result(),
+            lambda admin, left_s: _deletion(admin, partition, before_offset, left_s).result(),
         )
 
     def drop_before(self, partition: TopicPartition, before_offset: int) -> None:
@@ -348,13 +359,9 @@ class Cluster:
 
         What a request without an answer leaves there, the next one deletes.
         """
-        deletion = self._deletion(partition, before_offset, self.timeout_s)
+        with self._admin.used() as admin:
+            deletion = _deletion(admin, partition, before_offset, self.timeout_s)
         deletion.add_done_callback(lambda done: self._tell_kept(partition, done.exception()))
-
-    def _deletion(self, partition: TopicPartition, before_offset: int, timeout_s: float) -> Future[Any]:
-        theirs = confluent_kafka.TopicPartition(partition.topic, partition.partition, before_offset)
-        [future] = self._admin.delete_records([theirs], request_timeout=timeout_s).values()
-        return future
 
     def _tell_kept(self, partition: TopicPartition, exception: BaseException | None) -> None:
         if exception is None or partition in self._keeping:
@@ -380,7 +387,8 @@ class Cluster:
             if self._closed:
                 return
             self._closed = True
-        self._asking.close()
+        self._admin.end()
+        self._asking.end().close()
 
     def _forgotten(self, partition: TopicPartition, ended: EndedTransactions, stable_end: int) -> bool:
         """Forget what has ended here, and return True, if it is before the last stable offset."""
@@ -395,61 +403,44 @@ class Cluster:
 
         A client whose broker has died may ask it until the call's time is up, although another one leads the partition.
         """
-        attempt_s = _ATTEMPT_S / 2
+        attempt_s = ATTEMPT_S / 2
 
         def ask(left_s: float) -> tuple[int, int]:
             nonlocal attempt_s
             attempt_s *= 2  # A broker may need longer for an answer.
-            client = self._asking
-            try:
+            with self._asking.used() as client:
                 start, end = client.get_watermark_offsets(theirs, timeout=min(left_s, attempt_s))
-            except KafkaException:
-                self._replace_asking(client)
-                raise
             return int(start), int(end)
 
         return self.asked(doing, ask)
 
-    def _new_asking(self) -> confluent_kafka.Consumer:
-        return self.client(confluent_kafka.Consumer, {"group.id": "txstores-reader", **READER})
-
-    def _replace_asking(self, failed: confluent_kafka.Consumer) -> None:
-        """Ask with another client if this one has failed, but not more often than each ``_ATTEMPT_S``.
-
-        After a pause of the broker a client may have lost the leader of a partition for good: it answers
-        ``_UNKNOWN_PARTITION`` at once, for minutes. Other threads may still use it, so it is not closed here.
-        """
-        now = time.monotonic()
-        with self._lock:
-            if self._asking is failed and not self._closed and now - self._asking_since >= _ATTEMPT_S:
-                self._asking, self._asking_since = self._new_asking(), now
-
     def _written_end(self, theirs: confluent_kafka.TopicPartition, doing: str) -> int:
         """Return the offset after the last record, of whatever transaction."""
 
-        def ask(left_s: float) -> int:
+        def ask(admin: AdminClient, left_s: float) -> int:
             latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-            [future] = self._admin.list_offsets(
+            [future] = admin.list_offsets(
                 {theirs: latest}, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=left_s
             ).values()
             return int(future.result().offset)
 
         return self._administered(doing, ask)
 
-    def _administered(self, doing: str, ask: Callable[[float], _Answer]) -> _Answer:
+    def _administered(self, doing: str, ask: Callable[[AdminClient, float], _Answer]) -> _Answer:
         """As ``asked``, for calls of the client for administration: look for the brokers again after each attempt.
 
         A broker that was paused is no controller for a moment. A client that has heard that waits for one until the
         call's time is up, and does not ask again. Source: librdkafka, ``rd_kafka_broker_controller_async``.
         """
-        attempt_s = _ATTEMPT_S / 2
+        attempt_s = ATTEMPT_S / 2
 
         def attempt(left_s: float) -> _Answer:
             nonlocal attempt_s
-            if attempt_s >= _ATTEMPT_S:
-                self._admin.list_topics(timeout=min(left_s, attempt_s))
-            attempt_s *= 2  # A broker may need longer for an answer.
-            return ask(min(left_s, attempt_s))
+            with self._admin.used() as admin:
+                if attempt_s >= ATTEMPT_S:
+                    admin.list_topics(timeout=min(left_s, attempt_s))
+                attempt_s *= 2  # A broker may need longer for an answer.
+                return ask(admin, min(left_s, attempt_s))
 
         return self.asked(doing, attempt)
 
@@ -459,12 +450,13 @@ class Cluster:
             if while_connecting is not None:
                 while_connecting()
             try:
-                self._admin.list_topics(timeout=min(_SLICE_S, self.timeout_s))
+                with self._admin.used() as admin:
+                    admin.list_topics(timeout=min(_SLICE_S, self.timeout_s))
                 self._accepted = True
                 self._answered()
                 return
             except KafkaException as exception:
-                self._admin.poll(0)
+                admin.poll(0)
                 error = self._refusal or error_of(exception)
                 if is_refused(error) or not may_pass(error) or time.monotonic() >= deadline:
                     raise self.failure(error, "connecting") from None
@@ -492,3 +484,9 @@ class Cluster:
         if self._has_lost:
             self._has_lost = False
             _log.warning("Kafka at %s answers", self.settings.servers)
+
+
+def _deletion(admin: AdminClient, partition: TopicPartition, before_offset: int, timeout_s: float) -> Future[Any]:
+    theirs = confluent_kafka.TopicPartition(partition.topic, partition.partition, before_offset)
+    [future] = admin.delete_records([theirs], request_timeout=timeout_s).values()
+    return future

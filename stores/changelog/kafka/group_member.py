@@ -28,9 +28,16 @@ from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from stores.changelog.group import AFTER_REVOKE, BEFORE_ASSIGN, BEFORE_REVOKE, Copies, GroupListener, GroupMember, Peer
-from stores.changelog.kafka.client import PROTOCOL, REMOTE_ASSIGNOR, ClientSettings, error_of, may_pass
-from stores.changelog.kafka.cluster import Cluster
-from stores.changelog.kafka.group_offsets import GroupOffsets
+from stores.changelog.kafka.client import (
+    PROTOCOL,
+    REMOTE_ASSIGNOR,
+    ClientSettings,
+    error_of,
+    may_pass,
+    returns_in_time,
+)
+from stores.changelog.kafka.cluster import CLIENT_LOG, Cluster
+from stores.changelog.kafka.group_offsets import COORDINATOR_S, GroupOffsets
 from stores.errors import ChangelogError, ChangelogTimeoutError, ConfigError, StoreError
 from stores.failpoints import reach
 from stores.interface import TopicPartition
@@ -39,6 +46,8 @@ _BESIDE = "/workers"
 """The end of the name of a group of members beside that of the offsets. No application can have such a name."""
 ASK_S = 2.0
 """The time in which the brokers have to answer for addresses. A query waits for it."""
+OPEN_S = 3_600.0
+"""The longest time of a question that the client takes."""
 
 
 def mark_of(group: str, fingerprint: str) -> str:
@@ -81,7 +90,7 @@ class GroupMembers:
         self._cluster, self._group, self._mark = cluster, group, mark
         self._directory = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-" + re.escape(mark))
         self._lock = threading.Lock()
-        self._admin: Any = None
+        self._admin: AdminClient | None = None
 
     def addresses(self) -> dict[TopicPartition, str]:
         """Return the addresses of members by their partitions, as the brokers have them now.
@@ -113,14 +122,27 @@ class GroupMembers:
 
     def described(self) -> Any:
         """Return the client's description of the group. Raises: as ``Cluster.asked``."""
-        return self._cluster.asked(f"asking for the members of group {self._group!r}", self._described)
+        doing = f"asking for the members of group {self._group!r}"
+        return self._cluster.asked(doing, lambda left_s: self._described(min(left_s, COORDINATOR_S)))
 
     def _described(self, left_s: float) -> Any:
+        """Ask, and drop the client if it does not answer.
+
+        The client must not give up the question itself: it would abort the process as soon as the coordinator is back.
+        Source: librdkafka, issue 4605.
+        """
         with self._lock:
-            if self._admin is None:
-                self._admin = self._cluster.client(AdminClient, {})
-        [future] = self._admin.describe_consumer_groups([self._group], request_timeout=left_s).values()
-        return future.result()
+            admin = self._admin = self._admin or self._cluster.client(AdminClient, {})
+        try:
+            [future] = admin.describe_consumer_groups([self._group], request_timeout=OPEN_S).values()
+            return future.result(left_s)
+        except (KafkaException, TimeoutError) as exception:
+            with self._lock:
+                if self._admin is admin:
+                    self._admin = None
+            if isinstance(exception, TimeoutError):
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
+            raise
 
     def _peer(self, member: Any, own: str | None) -> Peer:
         match = self._directory.search(member.client_id)
@@ -158,6 +180,13 @@ _INSTANCE_FENCED_TEXT = "group.instance.id"
 HEARTBEAT_MS = 500
 """The time after which a member learns of a rebalance. The client's default is 3 s, in which the tasks of a worker that
 leaves have no owner."""
+BROKERS_LOOK_S = 5.0
+"""The time between two looks of a member for brokers."""
+BROKERS_ANSWER_S = 0.5
+LOST_S = 10.0
+"""The time after which a client that knows no broker is replaced, while they answer others."""
+CLOSE_S = 10.0
+"""The time in which a member leaves its group. Without an answer, the group waits for the session timeout."""
 _NO_GENERATION = b"\xff" * 4
 _LOOK_S = 0.02
 """The time between two looks at the metadata. After a rebalance the coordinator refuses those of the one before."""
@@ -203,7 +232,6 @@ class KafkaGroupMember(GroupMember):
         client_id = str(cluster.settings.value("client.id", ""))
         directory = None if copies is None else copies.directory
         self._keeps_copies = copies is not None
-        self._name: str | None = None
         own: dict[str, Any] = {
             "group.id": members,
             "client.id": "-".join(filter(None, [client_id, directory, mark])) + (f"@{server}" if server else ""),
@@ -213,10 +241,48 @@ class KafkaGroupMember(GroupMember):
         }
         if instance_id is not None:
             own["group.instance.id"] = instance_id
-        self._consumer = cluster.client(confluent_kafka.Consumer, own)
+        self._own = own
         if fencing is not None:
             fencing.fence_by(group, self)
-        self._consumer.subscribe(list(topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+        self._consumer = self._joining()
+
+    def _joining(self) -> confluent_kafka.Consumer:
+        """Return a new client, which joins the group."""
+        self._name: str | None = None
+        self._looks_s = time.monotonic() + BROKERS_LOOK_S
+        self._lost_since_s: float | None = None
+        """The first look since the last one at which this client has known the brokers, or nobody has."""
+        consumer = self._cluster.client(confluent_kafka.Consumer, self._own)
+        consumer.subscribe(list(self._topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+        return consumer
+
+    def _look_for_brokers(self) -> None:
+        """Join again with another client if this one has lost the brokers for good (``shared_client``)."""
+        now = time.monotonic()
+        if now < self._looks_s:
+            return
+        self._looks_s = now + BROKERS_LOOK_S
+        if self._knows_brokers() or not self._cluster.answers(BROKERS_ANSWER_S):
+            self._lost_since_s = None
+        elif self._lost_since_s is None:
+            self._lost_since_s = now
+        elif now - self._lost_since_s >= LOST_S:
+            self._join_again()
+
+    def _knows_brokers(self) -> bool:
+        try:
+            return bool(self._consumer.list_topics(next(iter(self._topics)), timeout=BROKERS_ANSWER_S).brokers)
+        except KafkaException:
+            return False
+
+    def _join_again(self) -> None:
+        CLIENT_LOG.warning(
+            "the client in the group %r knows no broker any more, and others do: it joins again", self._members_group
+        )
+        lost = self._consumer
+        self._lost(lost, lost.assignment())
+        self._consumer = self._joining()
+        _close(lost, 0.0)
 
     def poll(self, wait_s: float) -> None:
         ends = time.monotonic() + wait_s
@@ -233,6 +299,7 @@ class KafkaGroupMember(GroupMember):
 
     def _poll(self, wait_s: float) -> None:
         self._cluster.check_open()
+        self._look_for_brokers()
         try:
             message = self._consumer.poll(wait_s)
         except KafkaException as exception:
@@ -287,8 +354,7 @@ class KafkaGroupMember(GroupMember):
         if assignment:
             self._release(assignment, self._listener.revoke)
         self._metadata = None
-        with suppress(KafkaException):  # A fatal error is raised again here.
-            self._consumer.close()
+        _close(self._consumer, CLOSE_S)
 
     def addresses(self) -> Mapping[TopicPartition, str]:
         return self._members.addresses()
@@ -329,6 +395,8 @@ class KafkaGroupMember(GroupMember):
             self._listener.assign(_ours(partitions))
 
     def _revoked(self, consumer: confluent_kafka.Consumer, partitions: _Theirs) -> None:
+        if consumer is not self._consumer:
+            return  # It was replaced, and has no partitions.
         self._look()
         if not self._closed:
             self._release(partitions, self._listener.revoke)
@@ -351,6 +419,12 @@ class KafkaGroupMember(GroupMember):
             reach(BEFORE_REVOKE)
             tell(_ours(partitions))
             reach(AFTER_REVOKE)
+
+
+def _close(consumer: confluent_kafka.Consumer, timeout_s: float) -> None:
+    """Leave the group, if a broker answers in time. Without brokers the client may wait for minutes."""
+    with suppress(KafkaException):  # A fatal error is raised again here.
+        returns_in_time(consumer.close, timeout_s)
 
 
 def _settings_of_protocol(

@@ -214,7 +214,10 @@ class GroupOffsets:
 
     @contextmanager
     def _consumer(self, group: str) -> Iterator[confluent_kafka.Consumer]:
-        """Yield a client that no other thread uses. After a ChangelogTimeoutError it is left: its call still runs."""
+        """Yield a client that no other thread uses. After a ChangelogTimeoutError it is left: its call still runs.
+
+        It is not kept if its call fails, and may succeed later: it may have lost the brokers for good.
+        """
         with self._lock:
             consumer = self._idle.pop(group, None)
         consumer = consumer or self._new_consumer(group, "read_committed")
@@ -222,7 +225,10 @@ class GroupOffsets:
             yield consumer
         except ChangelogTimeoutError:
             raise
-        except BaseException:
+        except BaseException as exception:
+            if isinstance(exception, KafkaException) and may_pass(error_of(exception)):
+                consumer.close()
+                raise
             self._keep(group, consumer)
             raise
         self._keep(group, consumer)

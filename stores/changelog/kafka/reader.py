@@ -9,11 +9,12 @@ from operator import itemgetter
 from typing import Any
 
 import confluent_kafka
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from stores.changelog.interface import Headers, RecordColumns, joined
 from stores.changelog.kafka.client import READ_AHEAD, Decision, decision_of, may_pass
 from stores.changelog.kafka.cluster import READER, Cluster
+from stores.changelog.kafka.shared_client import ATTEMPT_S
 from stores.errors import ChangelogError, ChangelogTimeoutError, OffsetOutOfRangeError
 from stores.interface import TopicPartition
 
@@ -48,10 +49,7 @@ class KafkaPartitionReader:
     def __init__(self, cluster: Cluster, partition: TopicPartition, from_offset: int, rests: bool = False) -> None:
         self._cluster, self._partition, self._rests = cluster, partition, rests
         self._resting = False
-        defaults = {REFILL: REFILL_MS, READ_AHEAD: READ_AHEAD_KIB, **({FETCH_WAIT: END_WAIT_MS} if rests else {})}
-        limits = {name: cluster.settings.value(name, default) for name, default in defaults.items()}
-        own = {"group.id": "txstores-reader", **READER, **limits}
-        self._client = cluster.client(confluent_kafka.Consumer, own)
+        self._client = self._connected()
         self._ahead = _NONE
         """The records that were read and are not delivered yet."""
         self._reached_end = 0
@@ -75,12 +73,21 @@ class KafkaPartitionReader:
             self._resting, self._ahead = True, _NONE
             self._client.unassign()
 
+    def _connected(self) -> confluent_kafka.Consumer:
+        """Return a new client, which reads nothing yet."""
+        rests = {FETCH_WAIT: END_WAIT_MS} if self._rests else {}
+        defaults = {REFILL: REFILL_MS, READ_AHEAD: READ_AHEAD_KIB, **rests}
+        limits = {name: self._cluster.settings.value(name, default) for name, default in defaults.items()}
+        own = {"group.id": "txstores-reader", **READER, **limits}
+        return self._cluster.client(confluent_kafka.Consumer, own)
+
     def _begin(self) -> None:
         self._resting = False
         self._ahead, self._reached_end, self._refusal = _NONE, 0, None
-        offset = self._next_offset
-        theirs = confluent_kafka.TopicPartition(self._partition.topic, self._partition.partition, offset)
-        self._client.assign([theirs])
+        self._client.assign([self._theirs(self._next_offset)])
+
+    def _theirs(self, offset: int) -> confluent_kafka.TopicPartition:
+        return confluent_kafka.TopicPartition(self._partition.topic, self._partition.partition, offset)
 
     def pieces(self, end: int) -> Iterator[RecordColumns]:
         """Return the committed records before ``end``, which is not beyond the last stable offset, some at a time.
@@ -131,10 +138,16 @@ class KafkaPartitionReader:
         return f"{self._partition.topic}-{self._partition.partition}"
 
     def _fetch(self) -> None:
-        """Wait until the client has something, and take it."""
+        """Wait until the client has something, and take it. There is something: this is not called at the end.
+
+        A client that stays silent may have lost the brokers for good (``shared_client``). It is asked for the offsets
+        of the partition, for longer each time, and replaced if it does not know them.
+        """
         if self._refusal is not None:
             raise self._refused(self._refusal)
         messages = self._client.consume(PIECE, 0)
+        silent_s = ATTEMPT_S
+        silent_at = time.monotonic() + silent_s
         deadline = time.monotonic() + self._cluster.timeout_s
         while not messages:
             message = self._client.poll(_WAIT_S)
@@ -142,7 +155,22 @@ class KafkaPartitionReader:
                 messages = [message]
             elif time.monotonic() > deadline:
                 raise ChangelogTimeoutError(f"reading {self._name}: Kafka sends nothing in time")
+            elif time.monotonic() > silent_at:
+                if not self._answers(min(silent_s, deadline - time.monotonic())):
+                    self._client.close()
+                    self._client = self._connected()
+                    self._begin()
+                silent_s *= 2
+                silent_at = time.monotonic() + silent_s
         self._take(messages)
+
+    def _answers(self, timeout_s: float) -> bool:
+        """Return True if the client knows the offsets of the partition within this time."""
+        try:
+            self._client.get_watermark_offsets(self._theirs(0), timeout=max(timeout_s, _WAIT_S))
+        except KafkaException:
+            return False
+        return True
 
     def _take(self, messages: list[Any]) -> None:
         """Take what the client has given, while nothing is ahead."""

@@ -32,6 +32,7 @@ from stores.changelog.kafka.client import (
 from stores.changelog.kafka.cluster import CLIENT_LOG, Cluster
 from stores.changelog.kafka.group_offsets import COORDINATOR_S, GroupOffsets, as_theirs, by_group
 from stores.changelog.kafka.reader import batch_too_large, check_sizes, sent_headers
+from stores.changelog.kafka.shared_client import ATTEMPT_S
 from stores.changelog.producer import (
     AFTER_COMMIT,
     BEFORE_COMMIT,
@@ -138,18 +139,6 @@ class KafkaWriter(LogWriter):
         self._reports = _Reports(self)
         own = {**self._own, **self._lost.settings} if self._is_transactional else self._own
         return self._cluster.client(confluent_kafka.Producer, own, self._reports.failed)
-
-    def _begin(self, left_s: float) -> None:
-        # Not the client's own method: an error's frames would hold it, and so the client.
-        ends_at = time.monotonic() + left_s
-        for _ in range(CONNECTING_ANSWERS):
-            self._client.list_topics(timeout=max(ends_at - time.monotonic(), 0))
-        try:
-            self._client.init_transactions(max(ends_at - time.monotonic(), 0))
-        except KafkaException as exception:
-            if error_of(exception).fatal():
-                self._fatal = error_of(exception)
-            raise
 
     def check_partition(self, partition: TopicPartition) -> None:
         self._cluster.check_partition(partition)
@@ -379,7 +368,26 @@ class KafkaWriter(LogWriter):
         self._stuck = self._late = self._renewing = False
 
     def _take_over(self) -> None:
-        self._cluster.asked(f"{self._doing} begins", self._begin, producing=True)
+        attempt_s = ATTEMPT_S / 2
+
+        def begin(left_s: float) -> None:
+            nonlocal attempt_s
+            attempt_s *= 2  # A broker may need longer for an answer.
+            ends_at = time.monotonic() + left_s
+            try:
+                for _ in range(CONNECTING_ANSWERS):
+                    self._client.list_topics(timeout=max(min(ends_at - time.monotonic(), attempt_s), 0))
+            except KafkaException:
+                self._client = self._connected()  # The one before may know no broker any more.
+                raise
+            try:
+                self._client.init_transactions(max(ends_at - time.monotonic(), 0))
+            except KafkaException as exception:
+                if error_of(exception).fatal():
+                    self._fatal = error_of(exception)
+                raise
+
+        self._cluster.asked(f"{self._doing} begins", begin, producing=True)
 
     def _flush(self, *, transactional: bool) -> None:
         num_unsent = served(self._client.flush, self._timeout_s)

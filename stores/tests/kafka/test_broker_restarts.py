@@ -15,8 +15,9 @@ from confluent_kafka import KafkaError, KafkaException
 from stores import failpoints
 from stores.changelog.kafka import writer
 from stores.changelog.kafka.client import returns_in_time
+from stores.changelog.kafka.group_member import GroupMembers
 from stores.changelog.kafka.testing.broker import Broker
-from stores.errors import CommitInDoubtError
+from stores.errors import ChangelogTimeoutError, CommitInDoubtError
 from stores.interface import IsolationLevel
 from stores.tests.kafka.counting import KEYS, changelog, committed_outputs, prepared, task_over
 from stores.tests.kafka.shared_broker import FOLDER, skip_without_kafka
@@ -77,6 +78,21 @@ def test_a_broker_that_restarts_in_a_commit_costs_time_only(
         check_counts(tmp_path)
     finally:
         failpoints.disarm(failpoint)
+
+
+@pytest.mark.kafka
+def test_questions_for_members_survive_a_coordinator_that_is_away(tmp_path: Path, own_broker: Broker) -> None:
+    """The process was aborted when it came back. Source: librdkafka, issue 4605."""
+    prepared(tmp_path, own_broker)
+    with changelog(tmp_path) as log:
+        members = GroupMembers(log._cluster, "g", "mark")
+        assert members.addresses() == {}
+        own_broker.stop()
+        for _ in range(2):
+            with pytest.raises(ChangelogTimeoutError):
+                members.addresses()
+        own_broker.start()
+        assert members.described().members == []
 
 
 @pytest.mark.kafka

@@ -13,7 +13,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from stores.changelog.kafka import KafkaChangelog, cluster
+from stores.changelog.kafka import KafkaChangelog, cluster, shared_client
 from stores.changelog.kafka import cluster as cluster_module
 from stores.changelog.kafka.client import ClientSettings
 from stores.changelog.kafka.cluster import CLIENT_LOG, Cluster
@@ -62,7 +62,7 @@ class Client:
             self.clock.now += timeout
             raise KafkaException(self.failure)
         self.knows_controller = True
-        return SimpleNamespace(topics=self.topics)
+        return SimpleNamespace(topics=self.topics, brokers={1: "a broker"})
 
     def describe_configs(self, resources: list[Any], request_timeout: float) -> dict[Any, Future[Any]]:
         future: Future[Any] = Future()
@@ -105,7 +105,8 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Client:
 
     monkeypatch.setattr(cluster_module, "AdminClient", make)
     monkeypatch.setattr(confluent_kafka, "Consumer", make)
-    monkeypatch.setattr(cluster_module, "time", clock)
+    for module in (cluster_module, shared_client):
+        monkeypatch.setattr(module, "time", clock)
     return client
 
 
@@ -173,6 +174,33 @@ def test_a_client_that_asks_a_dead_broker_for_offsets_is_replaced_before_the_tim
     monkeypatch.setattr(confluent_kafka, "Consumer", lambda settings: Client(client.clock))
     assert cluster._stable_bounds(confluent_kafka.TopicPartition("t", 0), "asking") == (3, 7)
     assert client.clock.now < TIMEOUT_S / 2
+
+
+def test_a_client_for_administration_that_has_lost_the_brokers_is_replaced_before_the_time_is_up(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Source: librdkafka, issue 5301."""
+    cluster = cluster_over(client)
+    client.failure = error("_TRANSPORT")
+    monkeypatch.setattr(cluster_module, "AdminClient", lambda settings: Client(client.clock))
+    assert not cluster.answers(0.5)
+    assert not cluster.answers(0.5)
+    assert cluster.topics() == {}
+    assert cluster.answers(0.5)
+    assert client.clock.now < TIMEOUT_S / 2
+
+
+def test_a_client_that_is_refused_or_whose_cluster_is_closed_is_not_replaced(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = cluster_over(client)
+    client.clock.now += TIMEOUT_S
+    monkeypatch.setattr(cluster_module, "AdminClient", pytest.fail)
+    client.failure = error("TOPIC_AUTHORIZATION_FAILED")
+    assert not cluster.answers(0.5)
+    cluster.close()
+    client.failure = error("_TRANSPORT")
+    assert not cluster.answers(0.5)
 
 
 def test_a_topic_that_one_broker_knows_is_there_although_another_one_has_not_heard_of_it(client: Client) -> None:

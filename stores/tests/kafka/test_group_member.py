@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
@@ -13,13 +14,14 @@ import pytest
 from confluent_kafka import KafkaError
 
 from stores.changelog.group import GroupMember
-from stores.changelog.kafka import KafkaChangelog
+from stores.changelog.kafka import KafkaChangelog, group_member
 from stores.changelog.kafka.client import ClientSettings
 from stores.changelog.kafka.group_member import KafkaGroupMember, _settings_of_protocol
 from stores.changelog.kafka.testing.broker import Broker
 from stores.errors import ChangelogError, ConfigError, StoreError
 from stores.interface import TopicPartition
 from stores.tests.kafka.fresh import remove_all
+from stores.tests.kafka.test_cluster import Clock
 
 ALL = {TopicPartition("a", 0), TopicPartition("a", 1)}
 SILENCE_MS = 5_000
@@ -156,6 +158,7 @@ def test_a_member_has_not_joined_before_the_brokers_have_answered(protocol: str)
     member: Any = object.__new__(KafkaGroupMember)
     member._cluster, member._consumer = SimpleNamespace(check_open=lambda: None), client
     member._group, member._members_group, member._name = "g", "g/workers", None
+    member._looks_s = float("inf")
     for _ in range(5):
         member._poll(0.05)
     assert bool(client.memberid()) == (protocol == "consumer")
@@ -207,3 +210,91 @@ def test_a_member_learns_of_a_rebalance_within_half_a_second_unless_the_user_say
     )
     KafkaGroupMember(cluster, "group", ["a"], Listener(), "f", session_timeout_s)
     assert settings[-1]["heartbeat.interval.ms"] == expected_ms
+
+
+class MemberClient:
+    """A client of a group, which knows brokers or not. It never answers its end."""
+
+    def __init__(self) -> None:
+        self.knows_brokers = True
+        self.left: list[Any] = []
+        self.closing = threading.Event()
+
+    def subscribe(self, topics: list[str], **calls: Any) -> None:
+        self.topics, self.calls = topics, calls
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        return SimpleNamespace(brokers={1: "a broker"} if self.knows_brokers else {})
+
+    def assignment(self) -> list[Any]:
+        return [confluent_kafka.TopicPartition("a", 0)]
+
+    def incremental_assign(self, partitions: list[Any]) -> None:
+        """It takes them."""
+
+    pause = incremental_assign
+
+    def incremental_unassign(self, partitions: list[Any]) -> None:
+        self.left += partitions
+
+    def poll(self, wait_s: float) -> None:
+        """There is nothing."""
+
+    def memberid(self) -> str:
+        return "m"
+
+    def consumer_group_metadata(self) -> bytes:
+        return b"\1g/workers\0"
+
+    def close(self) -> None:
+        self.closing.wait()
+
+
+@pytest.mark.parametrize(
+    ("knows", "others_answer", "joins_at"),
+    [
+        ([True] * 8, True, None),
+        ([False] * 8, False, None),
+        ([False, False, True, False, False, True, False, False], True, None),
+        ([True, False, False, False, True], True, 3),
+    ],
+    ids=["it knows brokers", "nobody does", "not for long", "others do"],
+)
+def test_a_member_joins_again_with_another_client_if_only_its_own_knows_no_broker(
+    monkeypatch: pytest.MonkeyPatch, knows: list[bool], others_answer: bool, joins_at: int | None
+) -> None:
+    """Source: librdkafka, issue 5301."""
+    monkeypatch.setattr("stores.changelog.kafka.client.GRACE_S", 0.0)
+    clock = Clock()
+    monkeypatch.setattr(group_member, "time", clock)
+    clients: list[MemberClient] = []
+
+    def client(kind: object, own: dict[str, Any]) -> MemberClient:
+        clients.append(MemberClient())
+        return clients[-1]
+
+    cluster: Any = SimpleNamespace(
+        client=client,
+        asked=lambda doing, ask: SimpleNamespace(members=[]),
+        answers=lambda timeout_s: others_answer,
+        check_open=lambda: None,
+        settings=ClientSettings({"bootstrap.servers": "h:1"}),
+    )
+    listener = Listener()
+    listener.member = member = KafkaGroupMember(cluster, "g", ["a"], listener, "f", 45.0)
+    clients[0].calls["on_assign"](clients[0], [confluent_kafka.TopicPartition("a", 0)])
+    for number, each in enumerate(knows):
+        clients[-1].knows_brokers = each
+        clock.sleep(group_member.BROKERS_LOOK_S)
+        member._poll(0)
+        assert (len(clients) == 2) == (joins_at is not None and number >= joins_at)
+    first = clients[0]
+    if joins_at is not None:
+        assert listener.calls == ["assign", "lose"]
+        assert first.left == [confluent_kafka.TopicPartition("a", 0)]
+        assert clients[1].topics == ["a"]
+        first.calls["on_revoke"](first, [])
+        assert listener.calls == ["assign", "lose"]
+    for made in clients:
+        made.closing.set()
+    member.close()

@@ -163,10 +163,8 @@ def test_a_client_that_waits_too_long_for_the_end_of_a_commit_is_followed_by_one
     assert offsets._asked("asking", "g", [], level) == Committed({}, {})
     assert [*consumers] == ["0 read_committed", f"1 {level}"]
     first, second = consumers.values()
-    assert first.mock_calls == [call.committed([], timeout=OPEN_COMMIT_S)]
+    assert first.mock_calls == [call.committed([], timeout=OPEN_COMMIT_S), call.close()]
     assert second.mock_calls == [call.committed([], timeout=COORDINATOR_S), call.close()]
-    offsets.close()
-    assert first.close.called
 
 
 def test_an_error_that_stays_is_not_asked_about_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,9 +202,7 @@ def test_the_question_for_the_members_of_a_group_ends_with_the_time_that_is_left
     admin.describe_consumer_groups.return_value = {"g": future}
     cluster: Any = SimpleNamespace(client=lambda kind, own: admin, asked=lambda doing, ask: ask(3.0))
     check_members(cluster, "g", "fingerprint", fencing=False)
-    assert [call.kwargs for call in admin.describe_consumer_groups.mock_calls if call.args] == [
-        {"request_timeout": 3.0}
-    ] * 2
+    assert [each.args for each in future.result.mock_calls] == [(3.0,)] * 2
 
 
 def test_the_addresses_of_a_group_are_asked_for_a_bounded_time_and_of_an_open_changelog() -> None:
@@ -216,10 +212,57 @@ def test_the_addresses_of_a_group_are_asked_for_a_bounded_time_and_of_an_open_ch
     cluster: Any = SimpleNamespace(client=lambda kind, own: admin, check_open=Mock())
     members = GroupMembers(cluster, "g", "mark")
     assert members.addresses() == {}
-    assert admin.describe_consumer_groups.call_args == call(["g"], request_timeout=ASK_S)
+    assert future.result.call_args == call(ASK_S)
     cluster.check_open.side_effect = StoreClosedError("closed")
     with pytest.raises(StoreClosedError):
         members.addresses()
+
+
+@pytest.mark.parametrize("failure", [TimeoutError(), KafkaException(KafkaError(KafkaError._TRANSPORT))])
+def test_a_client_that_does_not_answer_for_members_is_dropped_and_does_not_give_up_itself(failure: Exception) -> None:
+    """It would abort the process. Source: librdkafka, issue 4605."""
+    future = Mock()
+    clients = [Mock(), Mock()]
+    for each in clients:
+        each.describe_consumer_groups.return_value = {"g": future}
+    made = iter(clients)
+    cluster: Any = SimpleNamespace(
+        client=lambda kind, own: next(made), check_open=Mock(), failure=lambda error, doing: ChangelogError(doing)
+    )
+    members = GroupMembers(cluster, "g", "mark")
+    future.result.side_effect = failure
+    with pytest.raises(ChangelogError):
+        members.addresses()
+    future.result.side_effect = None
+    future.result.return_value.members = []
+    for _ in range(2):
+        assert members.addresses() == {}
+    asked = call.describe_consumer_groups(["g"], request_timeout=3_600)
+    assert [each.mock_calls for each in clients] == [[asked], [asked, asked]]
+
+
+def test_a_client_that_fails_to_answer_for_offsets_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have lost the brokers for good. Source: librdkafka, issue 5301."""
+    answers = iter([KafkaError._TRANSPORT, None, None])
+    asked: list[Any] = []
+
+    def committed(consumer: Any, partitions: Any, timeout_s: float) -> Committed:
+        asked.append(consumer)
+        code = next(answers)
+        if code is not None:
+            raise KafkaException(KafkaError(code))
+        return Committed({}, {})
+
+    monkeypatch.setattr(group_offsets, "_committed", committed)
+    cluster: Any = SimpleNamespace(
+        client=lambda kind, own: Mock(), check_open=Mock(), asked=lambda doing, ask: ask(3.0)
+    )
+    groups = GroupOffsets(cluster)
+    for _ in range(2):
+        groups.committed("g", [INPUT])
+    assert len({id(each) for each in asked}) == 3
+    assert [each.close.called for each in asked] == [True, True, False]
+    groups.close()
 
 
 @pytest.mark.parametrize("behind", [b"", b"\xb7\x01", b"AAAA", b"!? "])

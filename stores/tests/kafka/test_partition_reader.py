@@ -6,7 +6,7 @@ from threading import Lock
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from stores.changelog.interface import Record
 from stores.changelog.kafka import reader as module
@@ -15,6 +15,7 @@ from stores.changelog.kafka.client import READ_AHEAD, ClientSettings
 from stores.changelog.kafka.reader import KafkaPartitionReader
 from stores.errors import ChangelogError, ChangelogTimeoutError, OffsetOutOfRangeError
 from stores.interface import TopicPartition
+from stores.tests.kafka.test_cluster import Clock
 
 PARTITION = TopicPartition("t", 0)
 
@@ -183,6 +184,67 @@ def test_a_client_that_has_nothing_is_an_error_after_the_timeout() -> None:
     assert list(next(pieces).records()) == [record(0)]
     with pytest.raises(ChangelogTimeoutError):
         next(pieces)
+
+
+class SilentClient(Client):
+    """A client that gives nothing. While it polls and is asked, time passes."""
+
+    def __init__(self, clock: Clock, *, answers: bool) -> None:
+        super().__init__()
+        self.clock, self.answers = clock, answers
+        self.asked_s: list[float] = []
+        self.closed = False
+
+    def poll(self, timeout: float) -> Message | None:
+        self.clock.sleep(timeout)
+        return super().poll(timeout)
+
+    def get_watermark_offsets(self, partition: Any, timeout: float) -> tuple[int, int]:
+        assert (partition.topic, partition.partition) == PARTITION
+        self.asked_s.append(timeout)
+        if self.answers:
+            return 0, 3
+        self.clock.sleep(timeout)
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def silent(monkeypatch: pytest.MonkeyPatch, *answers: bool) -> tuple[Any, list[SilentClient]]:
+    """A cluster whose clients are silent, and those clients. They answer the question for offsets or not."""
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    clients = [SilentClient(clock, answers=each) for each in answers]
+    made = iter(clients)
+    cluster: Any = Cluster(3)
+    cluster.timeout_s = 60.0
+    monkeypatch.setattr(cluster, "client", lambda _, own: next(made))
+    return cluster, clients
+
+
+def test_a_silent_client_that_knows_no_offsets_is_replaced_and_read_from_the_same_offset(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Source: librdkafka, issue 5301."""
+    cluster, clients = silent(monkeypatch, False, False, True)
+    clients[0].queue, clients[2].queue = [message(0)], [message(1), message(2)]
+    reader = KafkaPartitionReader(cluster, PARTITION, 0)
+    assert [each.offset for piece in reader.pieces(3) for each in piece.records()] == [0, 1, 2]
+    assert [client.assigned for client in clients] == [[0], [1], [1]]
+    assert [client.asked_s for client in clients] == [[5], [10], []]
+    assert [client.closed for client in clients] == [True, True, False]
+
+
+def test_a_silent_client_that_knows_the_offsets_is_waited_for_until_the_time_is_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster, [client] = silent(monkeypatch, True)
+    reader = KafkaPartitionReader(cluster, PARTITION, 0)
+    with pytest.raises(ChangelogTimeoutError):
+        next(reader.pieces(3))
+    assert client.asked_s == [5, 10, 20]
+    assert not client.closed
 
 
 def test_a_full_queue_is_filled_up_soon() -> None:

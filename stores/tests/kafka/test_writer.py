@@ -175,8 +175,37 @@ def test_a_client_that_cannot_begin_is_released_while_its_error_is_handled() -> 
     groups: Any = None
     with pytest.raises(KafkaException) as error:
         KafkaWriter(cluster, groups, "p")
-    assert [client() for client in clients] == [None]
+    assert {client() for client in clients} == {None}
     assert error.value is not None
+
+
+def test_a_client_that_reaches_no_broker_is_replaced_before_it_asks_for_an_epoch() -> None:
+    """It may have lost the brokers for good. Source: librdkafka, issue 5301."""
+    lost, other = Client(1), Client(1)
+    timeouts_s: list[float] = []
+
+    def list_topics(timeout: float) -> None:
+        timeouts_s.append(timeout)
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+    lost.__dict__["list_topics"] = list_topics
+    clients = iter([lost, lost, other])
+
+    class Asking(Cluster):
+        def client(self, *_: object) -> Client:
+            return next(clients)
+
+        def asked(self, doing: str, ask: Any, *, producing: bool = False) -> Any:
+            for _ in range(2):
+                with pytest.raises(KafkaException):
+                    ask(30.0)
+            return ask(30.0)
+
+    cluster: Any = Asking(Client(1))
+    groups: Any = None
+    writer = KafkaWriter(cluster, groups, "p")
+    assert writer._client is other
+    assert timeouts_s == [5, 10]
 
 
 COMMIT_REQUEST = AppendRequest(ProducerIdentity("p", 0), None, True, {TopicPartition("a", 0): [b"k", b"v", -1, None]})
