@@ -84,7 +84,7 @@ def test_a_broker_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     program = (
         "import os, sys; from pathlib import Path; from stores.changelog.kafka.testing.broker import Broker\n"
         "broker = Broker(Path(sys.argv[1]), Path(sys.argv[2])); broker.start(); print(broker.pid, flush=True)\n"
-        "os.kill(NO_PROCESS, 9)"
+        "os.kill(os.getpid(), 9)"
     )
     run = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "data"), str(FOLDER)],

@@ -89,7 +89,10 @@ logger.server.name=kafka.server.KafkaRaftServer
 logger.server.level=info
 logger.lifecycle.name=kafka.server.BrokerLifecycleManager
 logger.lifecycle.level=info
+logger.lifecycle44.name=org.apache.kafka.server.BrokerLifecycleManager
+logger.lifecycle44.level=info
 """
+"""The manager of a broker's lifecycle has had another name since Kafka 4.2: it logs the answer ``_DUPLICATE``."""
 
 
 class Quorum(NamedTuple):
