@@ -92,7 +92,7 @@ logger.lifecycle.level=info
 logger.lifecycle44.name=org.apache.kafka.server.BrokerLifecycleManager
 logger.lifecycle44.level=info
 """
-"""The manager of a broker's lifecycle has had another name since Kafka 4.2: it logs the answer ``_DUPLICATE``."""
+"""The manager of a broker's lifecycle has another name in Kafka 4.4. It logs the answer ``_DUPLICATE``."""
 
 
 class Quorum(NamedTuple):
