@@ -126,7 +126,7 @@ class GroupMembers:
         return self._cluster.asked(doing, lambda left_s: self._described(min(left_s, COORDINATOR_S)))
 
     def _described(self, left_s: float) -> Any:
-        """Ask, and drop the client if it does not answer.
+        """Ask, and drop the client if it does not answer. A refusal is an answer.
 
         The client must not give up the question itself: it would abort the process as soon as the coordinator is back.
         Source: librdkafka, issue 4605.
@@ -137,12 +137,11 @@ class GroupMembers:
             [future] = admin.describe_consumer_groups([self._group], request_timeout=OPEN_S).values()
             return future.result(left_s)
         except (KafkaException, TimeoutError) as exception:
+            error = error_of(exception) if isinstance(exception, KafkaException) else KafkaError(KafkaError._TIMED_OUT)
             with self._lock:
-                if self._admin is admin:
+                if self._admin is admin and may_pass(error):
                     self._admin = None
-            if isinstance(exception, TimeoutError):
-                raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
-            raise
+            raise KafkaException(error) from None
 
     def _peer(self, member: Any, own: str | None) -> Peer:
         match = self._directory.search(member.client_id)
@@ -270,10 +269,14 @@ class KafkaGroupMember(GroupMember):
             self._join_again()
 
     def _knows_brokers(self) -> bool:
+        """Return True if the client has a connection to a broker. One broker may hang, while others answer the group.
+
+        Without a connection the client reports ``_TRANSPORT``. Source: librdkafka, ``rd_kafka_metadata``.
+        """
         try:
             return bool(self._consumer.list_topics(next(iter(self._topics)), timeout=BROKERS_ANSWER_S).brokers)
-        except KafkaException:
-            return False
+        except KafkaException as exception:
+            return error_of(exception).code() == KafkaError._TIMED_OUT
 
     def _join_again(self) -> None:
         CLIENT_LOG.warning(
@@ -361,7 +364,7 @@ class KafkaGroupMember(GroupMember):
 
     def _look(self) -> None:
         """Look at the metadata. Only the thread that polls can: the client does not answer others meanwhile."""
-        if self._fencing is not None and not self._closed:
+        if self._fencing is not None:
             self._metadata = self._consumer.consumer_group_metadata()
 
     def _failure(self, error: KafkaError) -> StoreError:
@@ -380,7 +383,16 @@ class KafkaGroupMember(GroupMember):
         failure = self._cluster.failure(error, f"taking part in the group {self._group!r}")
         return ChangelogError(str(failure)) if _ends_member(error) else failure
 
+    def _ends(self, consumer: confluent_kafka.Consumer) -> bool:
+        """Return True if the client was replaced, or the member is closed: the listener knows that already.
+
+        Such a client may still call back, in another thread. It then does by itself what a callback has not done.
+        """
+        return self._closed or consumer is not self._consumer
+
     def _assigned(self, consumer: confluent_kafka.Consumer, partitions: _Theirs) -> None:
+        if self._ends(consumer):
+            return
         self._look()
         if self._fencing is not None:
             # Otherwise the client asks for the committed offsets, and waits until no transaction has others.
@@ -395,15 +407,16 @@ class KafkaGroupMember(GroupMember):
             self._listener.assign(_ours(partitions))
 
     def _revoked(self, consumer: confluent_kafka.Consumer, partitions: _Theirs) -> None:
-        if consumer is not self._consumer:
-            return  # It was replaced, and has no partitions.
+        if self._ends(consumer):
+            return
         self._look()
-        if not self._closed:
-            self._release(partitions, self._listener.revoke)
+        self._release(partitions, self._listener.revoke)
         self._take_away(partitions)
         consumer.incremental_unassign(partitions)
 
     def _lost(self, consumer: confluent_kafka.Consumer, partitions: _Theirs) -> None:
+        if self._ends(consumer):
+            return
         self._metadata = None
         self._take_away(partitions)  # First: no commit may begin with them any more.
         self._release(partitions, self._listener.lose)

@@ -157,8 +157,8 @@ class KafkaPartitionReader:
                 raise ChangelogTimeoutError(f"reading {self._name}: Kafka sends nothing in time")
             elif time.monotonic() > silent_at:
                 if not self._answers(min(silent_s, deadline - time.monotonic())):
-                    self._client.close()
-                    self._client = self._connected()
+                    lost, self._client = self._client, self._connected()
+                    lost.close()
                     self._begin()
                 silent_s *= 2
                 silent_at = time.monotonic() + silent_s

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import confluent_kafka
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from stores.changelog.group import GroupMember
 from stores.changelog.kafka import KafkaChangelog, group_member
@@ -26,6 +26,7 @@ from stores.tests.kafka.test_cluster import Clock
 ALL = {TopicPartition("a", 0), TopicPartition("a", 1)}
 SILENCE_MS = 5_000
 POLLS_MAX = 12_000
+A_0 = confluent_kafka.TopicPartition("a", 0)
 
 
 class Listener:
@@ -217,6 +218,7 @@ class MemberClient:
 
     def __init__(self) -> None:
         self.knows_brokers = True
+        self.failure: KafkaError | None = None
         self.left: list[Any] = []
         self.closing = threading.Event()
 
@@ -224,10 +226,13 @@ class MemberClient:
         self.topics, self.calls = topics, calls
 
     def list_topics(self, topic: str, timeout: float) -> Any:
+        assert (topic, timeout) == ("a", 0.5)
+        if self.failure is not None:
+            raise KafkaException(self.failure)
         return SimpleNamespace(brokers={1: "a broker"} if self.knows_brokers else {})
 
     def assignment(self) -> list[Any]:
-        return [confluent_kafka.TopicPartition("a", 0)]
+        return [A_0]
 
     def incremental_assign(self, partitions: list[Any]) -> None:
         """It takes them."""
@@ -250,6 +255,49 @@ class MemberClient:
         self.closing.wait()
 
 
+class Group(NamedTuple):
+    """A member over clients that the test answers for."""
+
+    member: KafkaGroupMember
+    listener: Listener
+    clients: list[MemberClient]
+    clock: Clock
+
+    def look(self) -> None:
+        self.clock.sleep(group_member.BROKERS_LOOK_S)
+        self.member._poll(0)
+
+
+@pytest.fixture
+def joined(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Group]]:
+    """A call that returns a member, which has partition a-0. The brokers answer other clients or not."""
+    monkeypatch.setattr("stores.changelog.kafka.client.GRACE_S", 0.0)
+    clock = Clock()
+    monkeypatch.setattr(group_member, "time", clock)
+    clients: list[MemberClient] = []
+
+    def client(kind: object, own: dict[str, Any]) -> MemberClient:
+        clients.append(MemberClient())
+        return clients[-1]
+
+    def join(others_answer: bool = True) -> Group:
+        cluster: Any = SimpleNamespace(
+            client=client,
+            asked=lambda doing, ask: SimpleNamespace(members=[]),
+            answers=lambda timeout_s: others_answer,
+            check_open=lambda: None,
+            settings=ClientSettings({"bootstrap.servers": "h:1"}),
+        )
+        listener = Listener()
+        listener.member = member = KafkaGroupMember(cluster, "g", ["a"], listener, "f", 45.0)
+        clients[0].calls["on_assign"](clients[0], [A_0])
+        return Group(member, listener, clients, clock)
+
+    yield join
+    for each in clients:
+        each.closing.set()
+
+
 @pytest.mark.parametrize(
     ("knows", "others_answer", "joins_at"),
     [
@@ -261,40 +309,55 @@ class MemberClient:
     ids=["it knows brokers", "nobody does", "not for long", "others do"],
 )
 def test_a_member_joins_again_with_another_client_if_only_its_own_knows_no_broker(
-    monkeypatch: pytest.MonkeyPatch, knows: list[bool], others_answer: bool, joins_at: int | None
+    joined: Callable[..., Group], knows: list[bool], others_answer: bool, joins_at: int | None
 ) -> None:
     """Source: librdkafka, issue 5301."""
-    monkeypatch.setattr("stores.changelog.kafka.client.GRACE_S", 0.0)
-    clock = Clock()
-    monkeypatch.setattr(group_member, "time", clock)
-    clients: list[MemberClient] = []
-
-    def client(kind: object, own: dict[str, Any]) -> MemberClient:
-        clients.append(MemberClient())
-        return clients[-1]
-
-    cluster: Any = SimpleNamespace(
-        client=client,
-        asked=lambda doing, ask: SimpleNamespace(members=[]),
-        answers=lambda timeout_s: others_answer,
-        check_open=lambda: None,
-        settings=ClientSettings({"bootstrap.servers": "h:1"}),
-    )
-    listener = Listener()
-    listener.member = member = KafkaGroupMember(cluster, "g", ["a"], listener, "f", 45.0)
-    clients[0].calls["on_assign"](clients[0], [confluent_kafka.TopicPartition("a", 0)])
+    group = joined(others_answer)
+    clients, listener = group.clients, group.listener
     for number, each in enumerate(knows):
         clients[-1].knows_brokers = each
-        clock.sleep(group_member.BROKERS_LOOK_S)
-        member._poll(0)
+        group.look()
         assert (len(clients) == 2) == (joins_at is not None and number >= joins_at)
-    first = clients[0]
     if joins_at is not None:
         assert listener.calls == ["assign", "lose"]
-        assert first.left == [confluent_kafka.TopicPartition("a", 0)]
+        assert clients[0].left == [A_0]
         assert clients[1].topics == ["a"]
-        first.calls["on_revoke"](first, [])
-        assert listener.calls == ["assign", "lose"]
-    for made in clients:
-        made.closing.set()
-    member.close()
+
+
+@pytest.mark.parametrize(("name", "num_clients"), [("_TRANSPORT", 2), ("_TIMED_OUT", 1)])
+def test_a_client_whose_broker_is_silent_knows_a_broker_and_one_without_a_connection_does_not(
+    joined: Callable[..., Group], name: str, num_clients: int
+) -> None:
+    """One broker of several may hang, and others, such as the coordinator of the group, answer.
+
+    Source: librdkafka, ``rd_kafka_metadata``.
+    """
+    group = joined()
+    group.clients[0].failure = KafkaError(getattr(KafkaError, name))
+    for _ in range(4):
+        group.look()
+    assert len(group.clients) == num_clients
+
+
+@pytest.mark.parametrize("call", ["on_assign", "on_revoke", "on_lost"])
+@pytest.mark.parametrize("ends", ["replaced", "closed"])
+def test_a_client_that_was_replaced_or_closed_tells_the_listener_nothing(
+    joined: Callable[..., Group], ends: str, call: str
+) -> None:
+    """Its end may take long, and goes on in another thread. Others may have the partitions, or the member again."""
+    group = joined()
+    first, other = group.clients[0], confluent_kafka.TopicPartition("a", 1)
+    if ends == "closed":
+        group.clock.sleep(1)
+        first.closing.set()
+        group.member.close()
+    else:
+        first.knows_brokers = False
+        for _ in range(3):
+            group.look()
+        group.clients[1].calls["on_assign"](group.clients[1], [A_0])
+    calls, held = [*group.listener.calls], group.member._held
+    assert calls == (["assign", "revoke"] if ends == "closed" else ["assign", "lose", "assign"])
+    first.calls[call](first, [other if call == "on_assign" else A_0])
+    assert group.listener.calls == calls
+    assert group.member._held == held

@@ -241,6 +241,23 @@ def test_a_client_that_does_not_answer_for_members_is_dropped_and_does_not_give_
     assert [each.mock_calls for each in clients] == [[asked], [asked, asked]]
 
 
+def test_a_client_that_may_not_see_the_members_of_a_group_is_asked_again() -> None:
+    """Each question would else take a connection of its own."""
+    admin, future = Mock(), Mock()
+    future.result.side_effect = KafkaException(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED))
+    admin.describe_consumer_groups.return_value = {"g": future}
+    clients = iter([admin])
+    cluster: Any = SimpleNamespace(
+        client=lambda kind, own: next(clients), check_open=Mock(), failure=lambda error, doing: ChangelogError(doing)
+    )
+    members = GroupMembers(cluster, "g", "mark")
+    for _ in range(2):
+        with pytest.raises(ChangelogError):
+            members.addresses()
+    assert next(clients, None) is None
+    assert admin.describe_consumer_groups.call_count == 2
+
+
 def test_a_client_that_fails_to_answer_for_offsets_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have lost the brokers for good. Source: librdkafka, issue 5301."""
     answers = iter([KafkaError._TRANSPORT, None, None])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from threading import Lock
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message
@@ -13,7 +14,7 @@ from stores.changelog.kafka import reader as module
 from stores.changelog.kafka.changelog import KafkaChangelog
 from stores.changelog.kafka.client import READ_AHEAD, ClientSettings
 from stores.changelog.kafka.reader import KafkaPartitionReader
-from stores.errors import ChangelogError, ChangelogTimeoutError, OffsetOutOfRangeError
+from stores.errors import ChangelogError, ChangelogTimeoutError, ConfigError, OffsetOutOfRangeError
 from stores.interface import TopicPartition
 from stores.tests.kafka.test_cluster import Clock
 
@@ -234,6 +235,18 @@ def test_a_silent_client_that_knows_no_offsets_is_replaced_and_read_from_the_sam
     assert [client.assigned for client in clients] == [[0], [1], [1]]
     assert [client.asked_s for client in clients] == [[5], [10], []]
     assert [client.closed for client in clients] == [True, True, False]
+
+
+def test_a_silent_client_stays_if_there_can_be_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of a certificate may be missing for a moment. The reader is kept for the next read."""
+    cluster, [client] = silent(monkeypatch, False)
+    reader = KafkaPartitionReader(cluster, PARTITION, 0)
+    monkeypatch.setattr(cluster, "client", Mock(side_effect=ConfigError("a certificate is missing")))
+    with pytest.raises(ConfigError):
+        next(reader.pieces(1))
+    assert not client.closed
+    client.queue = [message(0)]
+    assert next(reader.pieces(1)).offsets == [0]
 
 
 def test_a_silent_client_that_knows_the_offsets_is_waited_for_until_the_time_is_up(
