@@ -71,7 +71,7 @@ class GroupOffsets:
         like an answer: a task that continued from the offsets before it would repeat its outputs.
 
         Consumers ask. The client for administration can ask as well, but after a restart of the coordinator's broker it
-        does not find it again, and may then abort the process (librdkafka 2.16.0).
+        does not find it again, and may then abort the process (librdkafka, issue 4605).
         """
         self._cluster.check_open()
         if partitions is None:
