@@ -6,9 +6,12 @@ answers. Source: librdkafka, issue 5301; Kafka's protocol guide, "Metadata Respo
 
 from __future__ import annotations
 
+import socket
 import struct
+import sys
 import time
 from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -18,6 +21,7 @@ import pytest
 from confluent_kafka import KafkaException
 
 from harness.experiments.broker_faults.network_proxy import NetworkProxy, Side
+from harness.tests.test_network_proxy import connected, echo, received  # noqa: F401
 from stores.changelog.group import GroupMember
 from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.kafka.testing.broker import Broker, BrokerListener
@@ -25,6 +29,7 @@ from stores.interface import IsolationLevel, TopicPartition
 from stores.tests.kafka.counting import KEYS, RECORDS_PER_COMMIT, committed_outputs, prepared, task_over
 from stores.tests.kafka.fresh import fresh_changelog
 from stores.tests.kafka.shared_broker import FOLDER, skip_without_kafka
+from stores.tests.kafka.test_cluster import Clock
 from stores.tests.tasks.setup import INPUT, expected_outputs, expected_state
 
 _METADATA = 3
@@ -114,6 +119,112 @@ class Site(NamedTuple):
 
     def settings(self, **more: str) -> dict[str, str | int]:
         return {"bootstrap.servers": f"127.0.0.1:{self.proxy.port}", "reconnect.backoff.max.ms": 100, **more}
+
+
+BROKERS = (
+    b"\0\0\0\x07" + b"\x04one" + b"\0\0\x23\x84" + b"\0" + b"\0"  # Without a rack.
+    b"\0\0\0\x08" + b"\x06other" + b"\0\0\x23\x85" + b"\x05left" + b"\0"
+)
+CLUSTER = b"\x08cluster" + b"\0\0\0\x07" + b"\x01" + b"\0"
+"""Its ID and controller, no topics, no tagged fields."""
+
+
+def message(*fields: bytes) -> bytes:
+    return struct.pack(">i", len(b"".join(fields))) + b"".join(fields)
+
+
+def exchanged(api_key: int, version: int, brokers: bytes) -> bytes:
+    """Return a request that is also the answer to it: the key and the version are the correlation ID, too."""
+    kind = struct.pack(">hh", api_key, version)
+    return message(kind, kind, b"\0", brokers, CLUSTER)
+
+
+METADATA = exchanged(3, 9, b"\x03" + BROKERS)
+HIDDEN = exchanged(3, 9, b"\x01")
+
+
+@pytest.mark.parametrize("brokers", [b"\x03" + BROKERS, b"\x02" + BROKERS[:14], b"\x01"])
+def test_an_answer_keeps_all_but_its_brokers(brokers: bytes) -> None:
+    """Source: Kafka's protocol guide, "Metadata Response (Version: 12)"."""
+    before = b"\0\0\0\x2a" + b"\0" + b"\0\0\0\x05"  # The correlation ID, no tagged fields, a pause.
+    assert without_brokers(message(before, brokers, CLUSTER)) == message(before, b"\x01", CLUSTER)
+
+
+def passed_of_broker(proxy: ForgettingProxy, request: bytes, answer: bytes, piece_bytes: int) -> bytes:
+    """Return what the proxy passes to a client that has sent a request, of an answer in pieces."""
+    with socket.socket() as one, socket.socket() as two:
+        client, broker = Side(one, is_client=True), Side(two, is_client=False)
+        client.other, broker.other = broker, client
+        assert proxy._passed(client, request) == request
+        pieces = [answer[begin : begin + piece_bytes] for begin in range(0, len(answer), piece_bytes)]
+        return b"".join(proxy._passed(broker, piece) for piece in pieces)
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 3, 4, 5, 13, 14, 1000])
+def test_the_proxy_empties_answers_about_brokers_while_it_hides_them_wherever_pieces_end(piece_bytes: int) -> None:
+    with ForgettingProxy() as proxy:
+        assert passed_of_broker(proxy, METADATA, METADATA * 2, piece_bytes) == METADATA * 2
+        assert proxy.hidden == 0
+        proxy.hides = True
+        assert passed_of_broker(proxy, METADATA, METADATA * 2, piece_bytes) == HIDDEN * 2
+        assert proxy.hidden == 2
+
+
+@pytest.mark.parametrize(("api_key", "version"), [(3, 8), (2, 9), (4, 12)])
+def test_other_answers_pass_as_they_are(api_key: int, version: int) -> None:
+    """Those of earlier versions have another form."""
+    other = exchanged(api_key, version, b"\x03" + BROKERS)
+    with ForgettingProxy() as proxy:
+        proxy.hides = True
+        assert passed_of_broker(proxy, other, other, 1000) == other
+        assert passed_of_broker(proxy, other, METADATA, 1000) == METADATA
+        assert proxy.hidden == 0
+
+
+def test_a_connection_ends_after_an_answer_without_brokers_and_only_after_such_a_one(
+    echo: tuple[int, list[bytes]],  # noqa: F811
+) -> None:
+    port, _ = echo
+    other = exchanged(2, 9, b"")
+    with ForgettingProxy() as proxy:
+        proxy.target = port
+        proxy.hides = True
+        with connected(proxy) as one:
+            one.sendall(other)
+            assert received(one, len(other)) == other
+            one.sendall(METADATA)
+            assert received(one, len(METADATA)) == HIDDEN  # And the end of the connection.
+        assert not proxy._asked
+        assert not proxy._pieces
+        proxy.hides = False
+        with connected(proxy) as one:
+            for _ in range(2):
+                one.sendall(METADATA)
+                assert received(one, len(METADATA)) == METADATA
+
+
+def test_brokers_are_hidden_for_three_seconds_from_clients_that_connect_again(
+    echo: tuple[int, list[bytes]],  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    port, _ = echo
+    clock = Clock()
+    monkeypatch.setattr(sys.modules[__name__], "time", clock)
+    hides: list[bool] = []
+    with ForgettingProxy() as proxy, ExitStack() as ends:
+        proxy.target = port
+        one = ends.enter_context(connected(proxy))
+        one.sendall(METADATA)
+        assert received(one, len(METADATA)) == METADATA
+
+        def work() -> None:
+            hides.append(proxy.hides)
+            clock.sleep(1)
+
+        proxy.hide(work)
+        assert (hides, proxy.hides) == ([True] * 3, False)
+        with pytest.raises(ConnectionResetError):
+            received(one, 1)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -18,6 +18,7 @@ from stores.changelog.kafka import cluster as cluster_module
 from stores.changelog.kafka.client import ClientSettings
 from stores.changelog.kafka.cluster import CLIENT_LOG, Cluster
 from stores.changelog.kafka.ended_transactions import EndedTransactions
+from stores.changelog.kafka.shared_client import SharedClient
 from stores.changelog.kafka.testing.broker import Broker
 from stores.errors import ChangelogError, ChangelogTimeoutError, StoreClosedError
 from stores.interface import TopicPartition
@@ -56,13 +57,16 @@ class Client:
         self.failure: KafkaError | None = None
         self.on_error: Any = None
         self.closed = 0
+        self.brokers = {1: "a broker"}
+        self.looks_s: list[float] = []
 
     def list_topics(self, timeout: float) -> Any:
+        self.looks_s.append(timeout)
         if self.failure is not None:
             self.clock.now += timeout
             raise KafkaException(self.failure)
         self.knows_controller = True
-        return SimpleNamespace(topics=self.topics, brokers={1: "a broker"})
+        return SimpleNamespace(topics=self.topics, brokers=self.brokers)
 
     def describe_configs(self, resources: list[Any], request_timeout: float) -> dict[Any, Future[Any]]:
         future: Future[Any] = Future()
@@ -190,6 +194,49 @@ def test_a_client_for_administration_that_has_lost_the_brokers_is_replaced_befor
     assert client.clock.now < TIMEOUT_S / 2
 
 
+def test_a_client_that_reaches_no_broker_while_it_connects_is_replaced(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.failure = error("_TRANSPORT")
+    clients = iter([client, Client(client.clock)])
+    monkeypatch.setattr(cluster_module, "AdminClient", lambda settings: next(clients))
+    cluster_over(client).close()
+    assert client.looks_s == [1] * 5
+
+
+def test_a_broker_that_answers_without_brokers_is_no_answer(client: Client) -> None:
+    cluster = cluster_over(client)
+    client.brokers = {}
+    assert not cluster.answers(0.5)
+
+
+def test_a_shared_client_is_replaced_once_for_the_calls_that_used_it_and_not_before_its_time(
+    client: Client,
+) -> None:
+    made = iter("abc")
+    shared = SharedClient(lambda: next(made))
+
+    def fail(after_s: float = 0.0, meanwhile: Callable[[], object] = lambda: None) -> None:
+        with pytest.raises(KafkaException), shared.used():
+            meanwhile()
+            client.clock.sleep(after_s)
+            raise KafkaException(error("_TRANSPORT"))
+
+    def used() -> str:
+        with shared.used() as each:
+            return each
+
+    fail(4.9)
+    assert used() == "a"
+    client.clock.sleep(0.1)
+    fail(5, meanwhile=fail)  # "a" fails again, 5 s after "b" has followed it.
+    assert used() == "b"
+    fail()
+    assert used() == "c"
+    fail(4.9)
+    assert used() == "c"
+
+
 def test_a_client_that_is_refused_or_whose_cluster_is_closed_is_not_replaced(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +266,7 @@ def test_a_broker_that_needs_longer_gets_longer_attempts(client: Client) -> None
     with pytest.raises(ChangelogTimeoutError):
         cluster.topic_settings("t")
     assert client.clock.now >= TIMEOUT_S
+    assert client.looks_s == [1, 5, 10]
     cluster.timeout_s = 3 * TIMEOUT_S
     assert cluster.topic_settings("t") == {"a": "1"}
 

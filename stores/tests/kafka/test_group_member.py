@@ -219,6 +219,8 @@ class MemberClient:
     def __init__(self) -> None:
         self.knows_brokers = True
         self.failure: KafkaError | None = None
+        self.looks = 0
+        self.generation = b"\0\0\0\1"
         self.left: list[Any] = []
         self.closing = threading.Event()
 
@@ -227,6 +229,7 @@ class MemberClient:
 
     def list_topics(self, topic: str, timeout: float) -> Any:
         assert (topic, timeout) == ("a", 0.5)
+        self.looks += 1
         if self.failure is not None:
             raise KafkaException(self.failure)
         return SimpleNamespace(brokers={1: "a broker"} if self.knows_brokers else {})
@@ -249,7 +252,7 @@ class MemberClient:
         return "m"
 
     def consumer_group_metadata(self) -> bytes:
-        return b"\1g/workers\0"
+        return self.generation + b"g/workers\0"
 
     def close(self) -> None:
         self.closing.wait()
@@ -278,13 +281,15 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Group]]:
 
     def client(kind: object, own: dict[str, Any]) -> MemberClient:
         clients.append(MemberClient())
+        if len(clients) > 1:
+            clients[-1].generation = b"\xff\xff\xff\xff"
         return clients[-1]
 
     def join(others_answer: bool = True) -> Group:
         cluster: Any = SimpleNamespace(
             client=client,
             asked=lambda doing, ask: SimpleNamespace(members=[]),
-            answers=lambda timeout_s: others_answer,
+            answers=lambda timeout_s: others_answer and timeout_s == 0.5,
             check_open=lambda: None,
             settings=ClientSettings({"bootstrap.servers": "h:1"}),
         )
@@ -361,3 +366,69 @@ def test_a_client_that_was_replaced_or_closed_tells_the_listener_nothing(
     first.calls[call](first, [other if call == "on_assign" else A_0])
     assert group.listener.calls == calls
     assert group.member._held == held
+
+
+def test_a_member_looks_for_brokers_each_five_seconds(joined: Callable[..., Group]) -> None:
+    group = joined()
+    looks = []
+    for _ in range(12):
+        group.clock.sleep(1)
+        group.member._poll(0)
+        looks.append(group.clients[0].looks)
+    assert looks == [0, 0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 2]
+
+
+def test_a_member_that_joins_again_has_not_joined_and_its_client_gets_its_own_time(
+    joined: Callable[..., Group],
+) -> None:
+    group = joined()
+    numbers, have_joined = [], []
+    for _ in range(6):
+        group.clients[-1].knows_brokers = False
+        group.look()
+        numbers.append(len(group.clients))
+        have_joined.append(group.member.has_joined)
+    assert numbers == [1, 1, 2, 2, 2, 3]
+    assert have_joined == [True, True, False, False, False, False]
+
+
+def test_a_replaced_client_is_not_waited_for_and_the_last_one_for_ten_seconds(
+    joined: Callable[..., Group], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends: list[tuple[object, float]] = []
+    monkeypatch.setattr(group_member, "returns_in_time", lambda call, timeout_s: ends.append((call, timeout_s)))
+    group = joined()
+    group.clients[0].knows_brokers = False
+    for _ in range(3):
+        group.look()
+    group.member.close()
+    group.member.close()
+    first, second = group.clients
+    assert ends == [(first.close, 0), (second.close, 10)]
+
+
+def test_a_client_that_has_failed_for_good_is_closed(
+    joined: Callable[..., Group], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise KafkaException(KafkaError(KafkaError._FATAL))
+
+    group = joined()
+    monkeypatch.setattr(group.clients[0], "close", fail)
+    group.member.close()
+    assert group.listener.calls == ["assign", "revoke"]
+
+
+def test_partitions_that_are_lost_are_in_no_commit_and_neither_is_the_generation(
+    joined: Callable[..., Group],
+) -> None:
+    """Source: KIP-447."""
+    group = joined()
+    first = group.clients[0]
+    group.member._metadata = first.consumer_group_metadata()
+    group.member.begin([TopicPartition("a", 0)])
+    first.calls["on_lost"](first, [A_0])
+    assert group.listener.calls == ["assign", "lose"]
+    assert group.listener.in_commits == [False]
+    assert group.member._metadata is None
+    assert first.left == [A_0]

@@ -241,6 +241,40 @@ def test_a_client_that_does_not_answer_for_members_is_dropped_and_does_not_give_
     assert [each.mock_calls for each in clients] == [[asked], [asked, asked]]
 
 
+def test_a_late_failure_of_a_dropped_client_does_not_drop_the_next_one() -> None:
+    slow, other = Mock(), Mock()
+    clients = iter([slow, other])
+    cluster: Any = SimpleNamespace(
+        client=lambda kind, own: next(clients), check_open=Mock(), failure=lambda error, doing: ChangelogError(doing)
+    )
+    members = GroupMembers(cluster, "g", "mark")
+    late, prompt, answer = Mock(), Mock(), Mock()
+    slow.describe_consumer_groups.side_effect = [{"g": late}, {"g": prompt}]
+    other.describe_consumer_groups.return_value = {"g": answer}
+    prompt.result.side_effect = TimeoutError()
+    answer.result.return_value.members = []
+
+    def result(left_s: float) -> None:
+        with pytest.raises(ChangelogError):
+            members.addresses()
+        assert members.addresses() == {}
+        raise TimeoutError
+
+    late.result.side_effect = result
+    with pytest.raises(ChangelogError):
+        members.addresses()
+    assert members.addresses() == {}
+
+
+def test_the_members_are_asked_for_ten_seconds_at_most() -> None:
+    future = Mock()
+    client = Mock()
+    client.describe_consumer_groups.return_value = {"g": future}
+    cluster: Any = SimpleNamespace(client=lambda kind, own: client, asked=lambda doing, ask: ask(60.0))
+    GroupMembers(cluster, "g").described()
+    future.result.assert_called_once_with(10.0)
+
+
 def test_a_client_that_may_not_see_the_members_of_a_group_is_asked_again() -> None:
     """Each question would else take a connection of its own."""
     admin, future = Mock(), Mock()
@@ -279,6 +313,22 @@ def test_a_client_that_fails_to_answer_for_offsets_is_not_asked_again(monkeypatc
         groups.committed("g", [INPUT])
     assert len({id(each) for each in asked}) == 3
     assert [each.close.called for each in asked] == [True, True, False]
+    groups.close()
+
+
+def test_a_client_that_is_refused_offsets_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = KafkaException(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED))
+    monkeypatch.setattr(group_offsets, "_committed", Mock(side_effect=refusal))
+    client = Mock()
+    clients = iter([client])
+    cluster: Any = SimpleNamespace(
+        client=lambda kind, own: next(clients), check_open=Mock(), asked=lambda doing, ask: ask(3.0)
+    )
+    groups = GroupOffsets(cluster)
+    for _ in range(2):
+        with pytest.raises(KafkaException):
+            groups.committed("g", [INPUT])
+    assert not client.close.called
     groups.close()
 
 

@@ -260,6 +260,19 @@ def test_a_silent_client_that_knows_the_offsets_is_waited_for_until_the_time_is_
     assert not client.closed
 
 
+@pytest.mark.parametrize(("timeout_s", "asked_s"), [(9.0, 3.5), (5.6, 0.5)])
+def test_a_silent_client_is_asked_for_the_time_that_is_left_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch, timeout_s: float, asked_s: float
+) -> None:
+    """A negative time is without end."""
+    cluster, [client, _] = silent(monkeypatch, False, False)
+    cluster.timeout_s = timeout_s
+    reader = KafkaPartitionReader(cluster, PARTITION, 0)
+    with pytest.raises(ChangelogTimeoutError):
+        next(reader.pieces(3))
+    assert client.asked_s == [pytest.approx(asked_s)]
+
+
 def test_a_full_queue_is_filled_up_soon() -> None:
     """The client's default is a second, in which a task would have nothing to do."""
     cluster: Any = Cluster(3)

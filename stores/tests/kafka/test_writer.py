@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from stores.changelog.kafka import writer as module
 from stores.changelog.kafka.client import ClientSettings, translated
 from stores.changelog.kafka.writer import KafkaProducer, KafkaWriter
 from stores.changelog.producer import AppendRequest, ProducerIdentity
 from stores.errors import ChangelogError, ProducerFencedError
 from stores.interface import TopicPartition
+from stores.tests.kafka.test_cluster import Clock
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 1)
 BYTES_MAX = 100
@@ -206,6 +208,29 @@ def test_a_client_that_reaches_no_broker_is_replaced_before_it_asks_for_an_epoch
     writer = KafkaWriter(cluster, groups, "p")
     assert writer._client is other
     assert timeouts_s == [5, 10]
+
+
+@pytest.mark.parametrize(
+    ("each_s", "asked_s", "init_s"), [(2.0, [3.0, 1.0], 0), (4.0, [3.0, 0], 0), (0.5, [3.0, 2.5], 2.0)]
+)
+def test_a_client_connects_and_asks_for_an_epoch_in_the_time_that_is_left(
+    monkeypatch: pytest.MonkeyPatch, each_s: float, asked_s: list[float], init_s: float
+) -> None:
+    """A negative time is without end."""
+    clock, client = Clock(), Client(1)
+    monkeypatch.setattr(module, "time", clock)
+    timeouts_s: list[float] = []
+
+    def list_topics(timeout: float) -> None:
+        timeouts_s.append(timeout)
+        clock.sleep(each_s)
+
+    client.__dict__.update(list_topics=list_topics, init_transactions=timeouts_s.append)
+    cluster: Any = Cluster(client)
+    cluster.asked = lambda doing, ask, producing: ask(3.0)
+    groups: Any = None
+    KafkaWriter(cluster, groups, "p")
+    assert timeouts_s == [*asked_s, init_s]
 
 
 COMMIT_REQUEST = AppendRequest(ProducerIdentity("p", 0), None, True, {TopicPartition("a", 0): [b"k", b"v", -1, None]})
