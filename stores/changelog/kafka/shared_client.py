@@ -1,7 +1,7 @@
 """A client that many calls share. It is replaced if it has lost the brokers, or the leader of a partition, for good.
 
-A broker that stops may tell its clients that no broker is there. One that is the last one does. A client whose
-connection ends before it reads this forgets every broker, and asks none again. Source: librdkafka, issue 5301.
+If the last broker of a cluster is stopped, it answers its clients that there is no broker. A client that handles this
+after its connection has closed forgets every broker, and asks none again. Source: librdkafka, issue 5301.
 
 After a pause of its broker a client may have lost the leader of a partition. It answers ``_UNKNOWN_PARTITION`` at once,
 for minutes.
