@@ -17,6 +17,8 @@ from stores.java import find_java
 
 FOLDER = Path(stores.__file__).parents[1] / ".kafka"
 """The folder of the jars, which ``make kafka`` uses as well."""
+KEEPS = "log.cleaner.backoff.ms=86400000\n"
+"""It compacts nothing. Otherwise records of a test, whose times are long ago, may go between two reads of it."""
 
 
 def skip_without_kafka() -> None:
@@ -40,7 +42,7 @@ def broker() -> Broker:
 def _started() -> Broker:
     """Start the broker at the first call: several folders of tests have the fixture."""
     data = TemporaryDirectory(prefix="kafka-")
-    broker = Broker(Path(data.name), FOLDER)
+    broker = Broker(Path(data.name), FOLDER, settings=KEEPS)
     atexit.register(data.cleanup)
     # Nobody needs its data: a clean end would take seconds.
     atexit.register(broker.kill)
