@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from stores.interface import KeyValueStore
 from stores.records.expiry import stream_time_ms
-from stores.records.record_kind import Pairs, restore_in_pieces
+from stores.records.pieces import Pairs, restore_in_pieces
 from stores.records.segment_values import SegmentValues, mark_setter, marks_of, number
 from stores.records.segments import SEGMENT_BYTES, RecordRetention, SegmentKeys, packed, unpacked
 from stores.records.time_index import TimeIndex, removed

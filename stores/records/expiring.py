@@ -19,7 +19,8 @@ from stores.interface import KeyValueIterator, KeyValueStore, ReadOnlyKeyValueSt
 from stores.records.codec import Codec
 from stores.records.expiry import STREAM_TIME, ExpiringConverter, stream_time_of
 from stores.records.headers import stored_time_ms
-from stores.records.record_kind import LoggedRecord, Pairs, restore_in_pieces
+from stores.records.pieces import Pairs, restore_in_pieces
+from stores.records.record_kind import LoggedRecord
 from stores.records.segments import packed
 from stores.records.time_index import TimeIndex, removed
 from stores.records.values import TIME, TIME_BYTES, RecordStaging, Report, StagedWrite, StagingOver

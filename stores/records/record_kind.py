@@ -37,10 +37,6 @@ REBUILDING: Final = (
 )
 """The advice for a store that can't be opened with another description."""
 
-PIECE_BYTES: Final = 1 << 20
-"""The keys and values of one write of ``restore_in_pieces``."""
-Pairs = list[tuple[bytes, bytes | None]]
-"""Keys and values to write; None deletes."""
 Description = Mapping[str, object]
 """The properties of a kind that determine its bytes in the store: text, numbers, bools or None, by name."""
 
@@ -263,26 +259,6 @@ def write_description(
 ) -> None:
     """Write ``description`` and ``marks`` into ``store`` immediately. Nothing may be staged."""
     store.restore([], {}, marks={**(marks or {}), RECORDS: encoded(description)})
-
-
-def restore_in_pieces(store: KeyValueStore, steps: Iterable[Pairs]) -> None:
-    """Write pairs as restores of a bounded size. A kill between two of them keeps the first. No step is cut."""
-    for piece in in_pieces(steps, PIECE_BYTES):
-        store.restore(piece, {})
-
-
-def in_pieces(steps: Iterable[Sequence[tuple[bytes, bytes | None]]], num_bytes: int) -> Iterator[Pairs]:
-    """Join ``steps`` to pieces of about ``num_bytes`` of keys and values. No step is cut."""
-    piece: Pairs = []
-    piece_bytes = 0
-    for step in steps:
-        piece += step
-        piece_bytes += sum(len(key) + len(value or b"") for key, value in step)
-        if piece_bytes >= num_bytes:
-            yield piece
-            piece, piece_bytes = [], 0
-    if piece:
-        yield piece
 
 
 def encoded(description: Description) -> bytes:

@@ -28,18 +28,17 @@ from stores.records.closing import CLOSED, Closing, ClosingIndex, make_or_remove
 from stores.records.codec import Codec
 from stores.records.expiry import STREAM_TIME, stream_time_ms
 from stores.records.headers import headers_to_store, value_and_headers
+from stores.records.pieces import Pairs, restore_in_pieces
 from stores.records.record_kind import (
     REBUILDING,
     Description,
     LoggedRecord,
-    Pairs,
     RecordConverter,
     RecordKind,
     TypedStore,
     TypedView,
     UnfitRecordError,
     check_time_beside_headers,
-    restore_in_pieces,
     unreadable,
     write_description,
 )

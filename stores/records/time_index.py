@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from stores.interface import KeyValueStore
-from stores.records.record_kind import Pairs
+from stores.records.pieces import Pairs
 from stores.records.segments import packed, unpacked
 from stores.records.values import TIME_BYTES, RecordStaging, StagedWrite
 

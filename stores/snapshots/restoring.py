@@ -22,7 +22,7 @@ from stores.files.locks import take
 from stores.files.plain_files import make_file, make_folder, remove, translated_system_errors
 from stores.interface import Durability, KeyValueStore
 from stores.meta_entries import OFFSET, POSITION, decode_marks, decode_offsets
-from stores.records.record_kind import PIECE_BYTES, Pairs
+from stores.records.pieces import PIECE_BYTES, in_pieces
 from stores.registry import Backend, StoreBackend, backends
 from stores.snapshots.index import IndexName, SnapshotIndex, SnapshotKind, StoredPart
 from stores.snapshots.objects import StoreObjects
@@ -106,7 +106,7 @@ def make_store(
 
 
 def copy_store(source: Store, target: KeyValueStore, copied: Callable[[], None]) -> None:
-    """Copy the records of a store into an empty one, the last of them with its offsets, position and marks.
+    """Copy the records of a store into an empty one, then its offsets, position and marks in one write.
 
     ``copied`` is called again and again. An exception in it ends the call.
 
@@ -115,23 +115,15 @@ def copy_store(source: Store, target: KeyValueStore, copied: Callable[[], None])
     """
     if source.timestamps.is_split:
         raise StoreIncompatibleError("some of its records are in an older format, which is not copied")
-
-    piece: Pairs = []
-    num_bytes = 0
     try:
         with source.all() as pairs:
-            for key, value in pairs:
-                piece.append((key, value))
-                num_bytes += len(key) + len(value)
-                if num_bytes >= PIECE_BYTES:
-                    target.restore(piece, {})
-                    copied()
-                    piece, num_bytes = [], 0
-        copied()
-        meta = source.staging.engine.meta()
-        target.restore(piece, decode_offsets(OFFSET, meta), decode_offsets(POSITION, meta), decode_marks(meta))
+            for piece in in_pieces(([pair] for pair in pairs), PIECE_BYTES):
+                target.restore(piece, {})
+                copied()
     except ValueError as error:
         raise StoreIncompatibleError(f"the backend {target.backend} does not take it: {error}") from error
+    meta = source.staging.engine.meta()
+    target.restore([], decode_offsets(OFFSET, meta), decode_offsets(POSITION, meta), decode_marks(meta))
 
 
 def _check_room(folder: Path, num_bytes: int) -> None:

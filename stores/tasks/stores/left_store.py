@@ -12,7 +12,7 @@ from typing import NamedTuple
 from stores.changelog.interface import Record
 from stores.errors import StoreError
 from stores.interface import Closeable, KeyValueStore, TopicPartition
-from stores.records.record_kind import Pairs
+from stores.records.pieces import Pairs
 
 
 class NotTakenOverError(StoreError):

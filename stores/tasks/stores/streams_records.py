@@ -39,7 +39,8 @@ from stores.errors import damaged
 from stores.interface import KeyValueStore
 from stores.ordered import prefix_range
 from stores.records.expiry import STREAM_TIME
-from stores.records.record_kind import Pairs, RecordConverter
+from stores.records.pieces import Pairs
+from stores.records.record_kind import RecordConverter
 from stores.records.segment_values import LOG_FORM, STREAMS_FORM
 from stores.records.segmented import SegmentedKind
 from stores.records.segments import SegmentKeys, SessionKeys, WindowKeys, packed

@@ -37,7 +37,7 @@ from stores.files.creation import is_complete, is_store, wipe
 from stores.files.plain_files import remove_durably, sync_folder, translated_system_errors
 from stores.interface import KeyValueStore, TopicPartition
 from stores.records.key_value import KeyValue
-from stores.records.record_kind import in_pieces
+from stores.records.pieces import in_pieces
 from stores.records.segmented import SegmentedKind
 from stores.records.serdes import Float64Serde, Int64Serde
 from stores.records.timestamped import TimestampedKind

@@ -12,7 +12,7 @@ import pytest
 
 from stores import KeyValueStore, StoreIncompatibleError
 from stores.contract.arguments import TIME_BOUND_MS
-from stores.records import BYTES, Session, Window, Windowed, record_kind
+from stores.records import BYTES, Session, Window, Windowed, pieces
 from stores.records.segment_values import OLD_SEGMENTS, preparable
 from stores.records.segments import packed
 from stores.registry import open_store
@@ -197,7 +197,7 @@ def reopen_and_die(path: str, backend: str, number: int) -> None:
         restore(*arguments, **named)
 
     type(store).restore = counted  # type: ignore[method-assign]
-    record_kind.PIECE_BYTES = 100  # type: ignore[misc]
+    pieces.PIECE_BYTES = 100  # type: ignore[misc]
     replace(KINDS["timestamped window"], segment_ms=7).over(store).close()
 
 

@@ -14,7 +14,8 @@ from stores.changelog.interface import Record
 from stores.errors import StoreClosedError, StoreIncompatibleError, StoreLockedError
 from stores.records import BYTES, INT64, STR, KeyValue, TimestampedKeyValue, ValueAndTimestamp, Window
 from stores.records.expiry import STREAM_TIME
-from stores.records.record_kind import Pairs, RecordKind, UnfitRecordError, in_pieces
+from stores.records.pieces import Pairs, in_pieces
+from stores.records.record_kind import RecordKind, UnfitRecordError
 from stores.records.segment_values import LOG_FORM, STREAMS_FORM
 
 
