@@ -311,7 +311,7 @@ def _own_transactional_id(patches: Patches, subject: str) -> None:
     BrokerDetection("broker paused under load", "transactions of threads", "process"),
 )
 def _errors_end_tasks(patches: Patches, subject: str) -> None:
-    from stores.changelog.kafka.writer import KafkaProducer
+    from stores.changelog.kafka.producer import KafkaProducer
 
     def mutated(commit: Act, producer: KafkaProducer) -> Any:
         try:

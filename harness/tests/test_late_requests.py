@@ -24,9 +24,9 @@ from harness.experiments.broker_faults.kafka_proxy import (
 )
 from stores.changelog.interface import Committed
 from stores.changelog.kafka import KafkaChangelog
+from stores.changelog.kafka.producer import KafkaProducer
 from stores.changelog.kafka.testing.broker import Broker, BrokerListener
 from stores.changelog.kafka.testing.committed import committed_records
-from stores.changelog.kafka.writer import KafkaProducer
 from stores.errors import ChangelogError, ChangelogTimeoutError, ProducerFencedError
 from stores.interface import TopicPartition
 from stores.tests.kafka.shared_broker import FOLDER, skip_without_kafka

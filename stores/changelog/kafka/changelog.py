@@ -20,6 +20,7 @@ from stores.changelog.kafka.client import READ_AHEAD, UNSENT, ClientSettings
 from stores.changelog.kafka.cluster import CLIENT_BYTES_MAX, Cluster
 from stores.changelog.kafka.group_member import KafkaGroupMember, check_members
 from stores.changelog.kafka.group_offsets import GroupOffsets
+from stores.changelog.kafka.producer import KafkaProducer, KafkaSharedProducer
 from stores.changelog.kafka.reader import READ_AHEAD_KIB, KafkaPartitionReader
 from stores.changelog.kafka.topic_settings import (
     altering,
@@ -28,7 +29,7 @@ from stores.changelog.kafka.topic_settings import (
     loses_records,
     store_topic_settings,
 )
-from stores.changelog.kafka.writer import KafkaProducer, KafkaWriter
+from stores.changelog.kafka.writer import KafkaWriter
 from stores.errors import ChangelogError, ChangelogTimeoutError, ConfigError, StoreClosedError
 from stores.interface import TopicPartition
 
@@ -355,77 +356,6 @@ class KafkaChangelog(Changelog):
                 self._readers[partition] = reader
         if not keep:
             reader.close()
-
-
-class KafkaSharedProducer(SharedProducer):
-    """One producer with ``transactional_id``, for tasks of a group that fences its offsets (``GroupOffsets``).
-
-    ``make`` opens a producer of an ID, with a transaction timeout in seconds, None for the client's own. Source:
-    KIP-447; Kafka Streams, ``exactly_once_v2``.
-    """
-
-    def __init__(
-        self,
-        make: Callable[[str, float | None], KafkaProducer],
-        cluster: Cluster,
-        groups: GroupOffsets,
-        transactional_id: str,
-        timeout_s: float | None,
-    ) -> None:
-        self._make, self._cluster, self._groups = make, cluster, groups
-        self._id, self._timeout_s = transactional_id, timeout_s
-        self._producer = make(transactional_id, timeout_s)
-        self._begun = False
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._id!r}>"
-
-    def join(
-        self,
-        transactional_id: str,
-        group: str,
-        inputs: Sequence[TopicPartition],
-        changelogs: Sequence[TopicPartition],
-    ) -> None:
-        if not self._groups.is_fenced(group):
-            raise ChangelogError(
-                f"tasks in one transaction are fenced by their group, and this process is no member of {group!r}: call "
-                "join_group(..., fencing=True) first, or give each task a transaction of its own"
-            )
-        # Before the committed offsets are read: if the group takes the task away meanwhile, no commit has its offsets.
-        self._groups.begin(group, inputs)
-        # Fence an instance of the task with a transaction of its own, as it was configured before.
-        self._make(transactional_id, None).close()
-        self._groups.await_decided(group, inputs)
-        # An open transaction would keep the last stable offset of the changelog before the commits of this task.
-        self._cluster.await_decided(changelogs)
-
-    def of(self, transactional_id: str) -> KafkaProducer:
-        return self._producer
-
-    def leave(self, transactional_id: str) -> None:
-        """Do nothing: the producer has nothing of a task alone."""
-
-    def begin(self) -> None:
-        if not self._begun:
-            self._producer.begin()
-            self._begun = True
-
-    def commit(self) -> Mapping[TopicPartition, int]:
-        last_offsets = self._producer.commit()
-        self._begun = False
-        return last_offsets
-
-    def abort(self) -> None:
-        self._producer.abort()
-        self._begun = False
-
-    def renew(self) -> None:
-        self._producer = self._make(self._id, self._timeout_s)
-        self._begun = False
-
-    def close(self) -> None:
-        self._producer.close()
 
 
 def buffer_limits(max_bytes: int, producers: int, settings: Mapping[str, Any]) -> dict[str, int]:

@@ -38,10 +38,8 @@ from stores.changelog.producer import (
     BEFORE_COMMIT,
     FIELDS_PER_RECORD,
     AppendRequest,
-    BufferedProducer,
     LogWriter,
     Pending,
-    ProducerIdentity,
 )
 from stores.errors import ChangelogError, ChangelogTimeoutError, CommitInDoubtError, ProducerFencedError
 from stores.failpoints import reach
@@ -49,9 +47,6 @@ from stores.interface import TopicPartition
 
 _TRANSACTION = 1
 """The number of the open transaction: a producer of Kafka has one at a time."""
-
-_HELD_RECORDS = 500
-"""The records that the client gets in one go: many for the cost of a call, few for those that wait for a commit."""
 
 CONNECTING_ANSWERS = 2
 """The answers that give a client a lasting connection: the first may be from a bootstrap address, which it replaces.
@@ -478,29 +473,3 @@ class _Reports:
     def delivered(self, error: KafkaError | None, message: Any) -> None:
         if self.writer is not None:
             self.writer._delivered(error, message)
-
-
-class KafkaProducer(BufferedProducer):
-    """A producer of a Kafka changelog. It holds few records, so that the client sends them while others are made."""
-
-    def __init__(self, writer: KafkaWriter, transactional_id: str | None) -> None:
-        # The broker keeps the epoch.
-        identity = None if transactional_id is None else ProducerIdentity(transactional_id, 0)
-        super().__init__(writer, identity, _HELD_RECORDS)
-        self._writer = writer
-        self._closing = False
-
-    def abort(self) -> None:
-        self._check_open()
-        if self._in_doubt and self._identity is not None:
-            self._writer.forget()  # Only the next producer can decide it.
-        else:
-            self._writer.abort_open(is_last=self._closing)
-        self._finish()
-
-    def close(self) -> None:
-        self._closing = True
-        try:
-            super().close()
-        finally:
-            self._writer.release()

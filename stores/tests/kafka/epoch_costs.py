@@ -20,8 +20,8 @@ from unittest import mock
 from stores.changelog.kafka import writer
 from stores.changelog.kafka.changelog import KafkaChangelog
 from stores.changelog.kafka.client import ClientSettings, LostRequests
+from stores.changelog.kafka.producer import KafkaProducer
 from stores.changelog.kafka.testing.broker import Broker
-from stores.changelog.kafka.writer import KafkaProducer
 from stores.interface import TopicPartition
 from stores.tests.kafka.shared_broker import FOLDER
 

@@ -11,8 +11,8 @@ import pytest
 
 from stores.changelog.interface import Producer
 from stores.changelog.kafka import KafkaChangelog
+from stores.changelog.kafka.producer import KafkaProducer
 from stores.changelog.kafka.testing.broker import Broker
-from stores.changelog.kafka.writer import KafkaProducer
 from stores.errors import ChangelogTimeoutError, CommitInDoubtError
 from stores.interface import TopicPartition
 from stores.tests.kafka.fresh import remove_all

@@ -10,7 +10,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from stores.changelog.kafka.client import ClientSettings, translated
-from stores.changelog.kafka.writer import KafkaProducer, KafkaWriter
+from stores.changelog.kafka.producer import KafkaProducer
+from stores.changelog.kafka.writer import KafkaWriter
 from stores.errors import ChangelogError, ChangelogTimeoutError, CommitInDoubtError, ProducerFencedError
 from stores.interface import TopicPartition
 

@@ -15,9 +15,9 @@ from confluent_kafka import KafkaError, KafkaException
 
 from stores.changelog.interface import Committed
 from stores.changelog.kafka import group_offsets
-from stores.changelog.kafka.changelog import KafkaSharedProducer
 from stores.changelog.kafka.group_member import ASK_S, GroupMembers, check_members
 from stores.changelog.kafka.group_offsets import CLIENTS, COORDINATOR_S, OPEN_COMMIT_S, GroupOffsets
+from stores.changelog.kafka.producer import KafkaSharedProducer
 from stores.changelog.kafka.testing.broker import Broker
 from stores.errors import ChangelogError, ChangelogTimeoutError, StoreClosedError
 from stores.interface import TopicPartition

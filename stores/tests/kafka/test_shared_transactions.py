@@ -18,8 +18,9 @@ from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.kafka.cluster import VISIBLE_S
 from stores.changelog.kafka.group_member import KafkaGroupMember
 from stores.changelog.kafka.group_offsets import GroupOffsets
+from stores.changelog.kafka.producer import KafkaProducer
 from stores.changelog.kafka.testing.broker import Broker
-from stores.changelog.kafka.writer import KafkaProducer, KafkaWriter
+from stores.changelog.kafka.writer import KafkaWriter
 from stores.errors import ChangelogError, ChangelogTimeoutError, CommitInDoubtError, ProducerFencedError
 from stores.interface import TopicPartition
 from stores.tasks import TaskContext

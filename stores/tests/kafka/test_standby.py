@@ -54,7 +54,7 @@ def test_a_standby_over_kafka_never_has_uncommitted_or_aborted_records_and_takes
     tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch, batches: bool
 ) -> None:
     # The client gets records before the commit.
-    monkeypatch.setattr("stores.changelog.kafka.writer._HELD_RECORDS", 1)
+    monkeypatch.setattr("stores.changelog.kafka.producer._HELD_RECORDS", 1)
     prepared(tmp_path, broker)
     with changelog(tmp_path) as log, changelog(tmp_path) as other:
         poisoned = {len(KEYS) + 2}

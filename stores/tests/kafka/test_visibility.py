@@ -39,7 +39,7 @@ def test_readers_of_committed_data_see_a_record_after_one_commit_interval(
 ) -> None:
     """They are a consumer of the outputs, and a view of the store. A consumer of uncommitted data sees it before."""
     # The client gets each record before the next one, and not only at the commit.
-    monkeypatch.setattr("stores.changelog.kafka.writer._HELD_RECORDS", 1)
+    monkeypatch.setattr("stores.changelog.kafka.producer._HELD_RECORDS", 1)
     prepared(tmp_path, broker)
     clock, step_ms = HandClock(), interval_ms * 3 // 10
     waiting_since_ms: list[int] = []

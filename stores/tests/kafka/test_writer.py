@@ -12,7 +12,8 @@ from confluent_kafka import KafkaError, KafkaException
 
 from stores.changelog.kafka import writer as module
 from stores.changelog.kafka.client import ClientSettings, translated
-from stores.changelog.kafka.writer import KafkaProducer, KafkaWriter
+from stores.changelog.kafka.producer import KafkaProducer
+from stores.changelog.kafka.writer import KafkaWriter
 from stores.changelog.producer import AppendRequest, ProducerIdentity
 from stores.errors import ChangelogError, ProducerFencedError
 from stores.interface import TopicPartition
