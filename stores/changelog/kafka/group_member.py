@@ -248,9 +248,9 @@ class KafkaGroupMember(GroupMember):
     def _joining(self) -> confluent_kafka.Consumer:
         """Return a new client, which joins the group."""
         self._name: str | None = None
-        self._looks_s = time.monotonic() + BROKERS_LOOK_S
+        self._next_look_s = time.monotonic() + BROKERS_LOOK_S
         self._lost_since_s: float | None = None
-        """The first look since the last one at which this client has known the brokers, or nobody has."""
+        """The time of the first look in a row at which only this client knew no broker; None after another look."""
         consumer = self._cluster.client(confluent_kafka.Consumer, self._own)
         consumer.subscribe(list(self._topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
         return consumer
@@ -258,9 +258,9 @@ class KafkaGroupMember(GroupMember):
     def _look_for_brokers(self) -> None:
         """Join again with another client if this one has lost the brokers for good (``shared_client``)."""
         now = time.monotonic()
-        if now < self._looks_s:
+        if now < self._next_look_s:
             return
-        self._looks_s = now + BROKERS_LOOK_S
+        self._next_look_s = now + BROKERS_LOOK_S
         if self._knows_brokers() or not self._cluster.answers(BROKERS_ANSWER_S):
             self._lost_since_s = None
         elif self._lost_since_s is None:
@@ -383,7 +383,7 @@ class KafkaGroupMember(GroupMember):
         failure = self._cluster.failure(error, f"taking part in the group {self._group!r}")
         return ChangelogError(str(failure)) if _ends_member(error) else failure
 
-    def _ends(self, consumer: confluent_kafka.Consumer) -> bool:
+    def _has_ended(self, consumer: confluent_kafka.Consumer) -> bool:
         """Return True if the client was replaced, or the member is closed: the listener knows that already.
 
         Such a client may still call back, in another thread. It then does by itself what a callback has not done.
@@ -391,7 +391,7 @@ class KafkaGroupMember(GroupMember):
         return self._closed or consumer is not self._consumer
 
     def _assigned(self, consumer: confluent_kafka.Consumer, partitions: _Theirs) -> None:
-        if self._ends(consumer):
+        if self._has_ended(consumer):
             return
         self._look()
         if self._fencing is not None:
@@ -407,7 +407,7 @@ class KafkaGroupMember(GroupMember):
             self._listener.assign(_ours(partitions))
 
     def _revoked(self, consumer: confluent_kafka.Consumer, partitions: _Theirs) -> None:
-        if self._ends(consumer):
+        if self._has_ended(consumer):
             return
         self._look()
         self._release(partitions, self._listener.revoke)
@@ -415,7 +415,7 @@ class KafkaGroupMember(GroupMember):
         consumer.incremental_unassign(partitions)
 
     def _lost(self, consumer: confluent_kafka.Consumer, partitions: _Theirs) -> None:
-        if self._ends(consumer):
+        if self._has_ended(consumer):
             return
         self._metadata = None
         self._take_away(partitions)  # First: no commit may begin with them any more.

@@ -159,7 +159,7 @@ def test_a_member_has_not_joined_before_the_brokers_have_answered(protocol: str)
     member: Any = object.__new__(KafkaGroupMember)
     member._cluster, member._consumer = SimpleNamespace(check_open=lambda: None), client
     member._group, member._members_group, member._name = "g", "g/workers", None
-    member._looks_s = float("inf")
+    member._next_look_s = float("inf")
     for _ in range(5):
         member._poll(0.05)
     assert bool(client.memberid()) == (protocol == "consumer")
