@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from stores.changelog.files import PartitionLog, StoreChanges
 from stores.changelog.files.format import Record, folder_name
-from stores.changelog.files.partition_log import RestorePiece
+from stores.changelog.files.snapshot_chains import RestorePiece
 from stores.config import StoreConfig
 from stores.errors import (
     StoreCorruptedError,

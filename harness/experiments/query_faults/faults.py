@@ -24,7 +24,7 @@ from harness.experiments.query_faults.notes import Notes
 from harness.mutants import patch
 from stores import failpoints
 from stores.changelog.files import Header, PartitionLog, StoreChanges, VersionLog
-from stores.changelog.files.partition_log import RestorePiece
+from stores.changelog.files.snapshot_chains import RestorePiece
 from stores.errors import StoreError
 from stores.spark.local_state import RESTORED, LocalState
 

@@ -42,7 +42,7 @@ class Header:
     """The header of a file. It is JSON in the schema's metadata."""
 
     kind: str
-    """``version``, ``snapshot`` or ``rows``."""
+    """``version``, ``snapshot``, ``changes`` or ``rows``."""
     id: str
     """Unique: each attempt that writes a file has its own."""
     partition: int
@@ -72,6 +72,8 @@ class Header:
     """Of a version: how many versions were read from the log, to bring a local copy to the version before."""
     previous_commit_ms: int | None = None
     """Of a version: how long the commit of the version before it took, None if another process made that."""
+    parts: list[str] = field(default_factory=list)
+    """Of changes: the files of snapshots that they continue, in this order; the first is a whole snapshot."""
     format: int = FORMAT
 
 
@@ -99,9 +101,14 @@ def _are_numbers(value: object) -> bool:
     return isinstance(value, dict) and all(map(_is_number, value.values()))
 
 
+def _are_parts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) and _PART.fullmatch(name) for name in value)
+
+
 _ROWS = re.compile(r"v[0-9]{12}-[0-9a-f]{16}\.rows\.arrows")
+_PART = re.compile(r"v[0-9]{12}-[0-9a-f]{16}\.(?:snapshot|changes)\.arrows")
 _FIELDS: Mapping[str, Callable[[object], bool]] = {
-    "kind": lambda value: value in ("version", "snapshot", "rows"),
+    "kind": lambda value: value in ("version", "snapshot", "changes", "rows"),
     "id": _is_id,
     "partition": _is_number,
     "version": _is_number,
@@ -117,9 +124,10 @@ _FIELDS: Mapping[str, Callable[[object], bool]] = {
     "figures": lambda value: isinstance(value, dict) and all(map(_are_numbers, value.values())),
     "restored": _is_number,
     "previous_commit_ms": lambda value: value is None or _is_number(value),
+    "parts": _are_parts,
     "format": _is_number,
 }
-"""The check of each field of a header: IDs and ``rows`` become names of files."""
+"""The check of each field of a header: IDs, ``rows`` and ``parts`` become names of files."""
 
 
 Record = tuple[str, bool, bytes, bytes | None]
@@ -359,7 +367,7 @@ def _bounded(records: Iterator[Record]) -> Iterator[Record]:
 DESCRIPTION = "log.json"
 ADDED = "added.json"
 """The stores that were added to the description."""
-_NAME = re.compile(r"v(\d{12})(?:-([0-9a-f]{16})\.(rows|snapshot))?\.arrows")
+_NAME = re.compile(r"v(\d{12})(?:-([0-9a-f]{16})\.(rows|snapshot|changes))?\.arrows")
 _ASIDE = re.compile(r"v(\d{12})(?:-[0-9a-f]{16})+" + re.escape(ASIDE))
 
 
@@ -374,8 +382,18 @@ def version_name(version: int) -> str:
 
 
 def unique_name(version: int, writer: str, kind: str) -> str:
-    """Return the name of a file that only its writer has: ``kind`` is ``rows`` or ``snapshot``."""
+    """Return the name of a file that only its writer has: ``kind`` is ``rows``, ``snapshot`` or ``changes``."""
     return f"v{version:012d}-{writer}.{kind}.arrows"
+
+
+def is_whole(name: str) -> bool:
+    """Return True if the file of a snapshot has all records, False if it has changes."""
+    return name.endswith(".snapshot.arrows")
+
+
+def writer_of(name: str) -> str:
+    """Return the ID in the name of a file that only its writer has."""
+    return name.partition("-")[2].partition(".")[0]
 
 
 @dataclass
@@ -385,7 +403,8 @@ class PartitionFiles:
     versions: dict[int, int] = field(default_factory=dict)
     """The size of each version's file."""
     snapshots: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
-    """The names and sizes of the snapshots of each version; two attempts may have written the same."""
+    """The names and sizes of the snapshots of each version, whole or changes; two attempts may have written the same.
+    """
     rows: list[tuple[int, str]] = field(default_factory=list)
     asides: list[tuple[int, str]] = field(default_factory=list)
 

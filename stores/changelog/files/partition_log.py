@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from stores.changelog.files.format import (
     BatchWriter,
@@ -16,17 +17,14 @@ from stores.changelog.files.format import (
     StoreChanges,
     all_changes_in,
     batches_of,
-    changes_in,
-    check,
     encoded,
-    folder_name,
-    listed,
-    read_header,
-    records_of,
+    is_whole,
     unique_name,
     version_name,
-    write_records,
+    writer_of,
 )
+from stores.changelog.files.partition_folder import Created, PartitionFolder
+from stores.changelog.files.snapshot_chains import RestorePiece, SnapshotChain, SnapshotChains
 from stores.errors import (
     ChangelogError,
     ChangelogLostError,
@@ -41,9 +39,6 @@ from stores.files.plain_files import translated_system_errors
 if TYPE_CHECKING:
     import pyarrow
 
-T = TypeVar("T")
-Created = AbstractContextManager[IO[bytes]]
-
 ROWS_WRITTEN = declare(
     "version_log.rows_written", "the rows of a batch are in their file, which no version names yet", part=Part.CHANGE
 )
@@ -55,14 +50,17 @@ FAILPOINTS = ("version_log.aside_written", "version_log.in_place", ROWS_WRITTEN,
 """The failpoints of an append with rows and a snapshot."""
 
 
+_log = logging.getLogger(__name__)
+
+
 @dataclass(frozen=True)
 class Retention:
     """When snapshots are written, and for how long versions are kept. Raises: ValueError."""
 
     snapshot_versions: int = 50
     """A snapshot is due this many versions after the last one,"""
-    snapshot_bytes: int = 64 << 20
-    """or when the versions since then have this size, if that is not less than the last snapshot's."""
+    snapshot_bytes: int = 16 << 20
+    """or when the versions since then have this size. Their changes are in memory while they are written."""
     keep_versions: int = 100
     """The newest versions that can be read by number; the newest itself does not count."""
 
@@ -72,23 +70,6 @@ class Retention:
                 raise ValueError(f"{name} is 1 or more, not {getattr(self, name)}")
         if self.keep_versions < 0:
             raise ValueError(f"keep_versions is 0 or more, not {self.keep_versions}")
-
-
-@dataclass(frozen=True)
-class RestorePiece:
-    """A part of a restore. With ``fresh``, the state begins with it: what was there before does not count."""
-
-    changes: Mapping[str, StoreChanges]
-    fresh: bool
-    reached: int | None
-    """The version that the state has with this piece, None if more pieces of it follow."""
-    id: str | None = None
-    """The ID of that version."""
-
-    @property
-    def records(self) -> Iterator[Record]:
-        """The records, by store; marks are first."""
-        return records_of(self.changes)
 
 
 class PartitionLog:
@@ -101,7 +82,9 @@ class PartitionLog:
     """
 
     def __init__(self, folder: Folder, partition: int, retention: Retention) -> None:
-        self._folder = folder
+        self._files = PartitionFolder(folder, partition)
+        self._snapshots = SnapshotChains(self._files)
+        self._location = folder.location
         self.partition = partition
         self._retention = retention
 
@@ -114,7 +97,7 @@ class PartitionLog:
         Raises: ProducerFencedError if the log has later versions: this attempt is a zombie.
         """
         try:
-            placed = self._folder.put_if_absent(self._path(version_name(header.version)), encoded(header, changes))
+            placed = self._files.put_if_absent(version_name(header.version), encoded(header, changes))
         except StoreUnavailableError as error:
             # The log has gone on, and what this attempt had left aside was removed.
             self._check_newest(header.version, error, least=True)
@@ -134,7 +117,7 @@ class PartitionLog:
         if newest == version or (least and (newest is None or newest < version)):
             return
         raise ProducerFencedError(
-            f"version {version} of partition {self.partition} in {self._folder.location} was written too late: the log "
+            f"version {version} of partition {self.partition} in {self._location} was written too late: the log "
             f"is at {newest}. Stop this attempt, because another one has done its work"
         ) from cause
 
@@ -145,67 +128,117 @@ class PartitionLog:
             return False
         last = max(listing.snapshots, default=-1)
         since = [size for version, size in listing.versions.items() if version > last]
-        last_bytes = min((size for _, size in listing.snapshots.get(last, [])), default=0)
-        rule = self._retention
-        return len(since) >= rule.snapshot_versions or sum(since) >= max(rule.snapshot_bytes, last_bytes)
+        return len(since) >= self._retention.snapshot_versions or sum(since) >= self._retention.snapshot_bytes
 
     def write_snapshot(self, header: Header, records: Iterable[Record]) -> None:
-        """Write a snapshot: all records of all stores at the version of ``header``, which must be in the log."""
-        with self._create(unique_name(header.version, header.id, "snapshot")) as file:
-            write_records(file, header, records)
+        """Write a snapshot of the version of ``header``, which must be in the log.
+
+        ``records`` are all records of all stores. They are not read if the changes since the last snapshot are written
+        in their place.
+        """
+        if not self._wrote_changes(header):
+            self._snapshots.write_whole(header, records)
         reach(SNAPSHOT_WRITTEN)
+
+    def _wrote_changes(self, header: Header) -> bool:
+        """Write the changes since the last snapshot, if they are less than the state; return False if they are not."""
+        listing = self.listing()
+        try:
+            last = self._snapshot(listing, header.version - 1)
+            since = [] if last is None else _between(listing, last.version, header.version)
+            num_bytes = sum(listing.versions[version] for version in since)
+            if last is None or num_bytes + sum(last.sizes[1:]) >= last.sizes[0]:
+                return False
+            changes = self._changes_since(last, since)
+            if changes is None:
+                return False
+            newest, share = changes
+            self._snapshots.write_changes(header, last, newest, round(num_bytes * share))
+        except ChangelogError as error:
+            # A file is damaged or missing, and this state is not.
+            _log.warning("%s", error)
+            return False
+        return True
+
+    def _changes_since(self, last: SnapshotChain, since: list[int]) -> tuple[dict[str, StoreChanges], float] | None:
+        """Return the newest change of each key in the versions ``since`` a snapshot, and their share in all changes.
+
+        None if one of the versions is not built on the one before.
+        """
+        before, num_all = (last.version, last.id), 0
+        newest: dict[str, StoreChanges] = {}
+        for version in since:
+            header, changes = self.read(version)
+            if (header.previous, header.previous_id) != before:
+                return None
+            before = header.version, header.id
+            for store, of_store in changes.items():
+                of_newest = newest.setdefault(store, StoreChanges())
+                of_newest.pairs.update(of_store.pairs)
+                of_newest.marks.update(of_store.marks)
+                num_all += len(of_store.pairs) + len(of_store.marks)
+        return newest, sum(len(each.pairs) + len(each.marks) for each in newest.values()) / max(num_all, 1)
 
     def write_rows(self, header: Header, schema: pyarrow.Schema) -> RowsFile:
         """Return a new file for the rows of the version of ``header``, which counts once that version names it."""
         name = unique_name(header.version, header.id, "rows")
-        return RowsFile(name, lambda: self._create(name), header, schema)
+        return RowsFile(name, lambda: self._files.create(name), header, schema)
 
     def remove_old(self, listing: PartitionFiles) -> int:
         """Remove the files that nothing can ask for; return their number.
 
-        These are versions and snapshots before the newest snapshot from which each kept version can be restored, rows
-        of versions before the newest, and files that were left aside.
+        These are versions before the newest snapshot from which each kept version can be restored, snapshots before
+        that which no later one continues, rows of versions before the newest, and files that were left aside.
         """
         newest = listing.newest
         if newest is None:
             return 0
+        doomed = [name for version, name in (*listing.rows, *listing.asides) if version < newest]
         oldest_kept = newest - self._retention.keep_versions
         base = max((version for version in listing.snapshots if version <= oldest_kept), default=-1)
-        doomed = [name for version, name in (*listing.rows, *listing.asides) if version < newest]
-        doomed += [name for version, files in listing.snapshots.items() if version < base for name, _ in files]
-        # The version of the base itself is kept: it is what a state of that version is asked for by.
-        doomed += [version_name(version) for version in sorted(listing.versions) if version < base]
+        if min(listing.versions) < base:
+            doomed += self._before_base(listing, oldest_kept)
         for name in doomed:
-            self._folder.remove(self._path(name))
+            self._files.remove(name)
         return len(doomed)
 
-    def _create(self, name: str) -> Created:
-        return self._folder.create(self._path(name))
+    def _before_base(self, listing: PartitionFiles, oldest_kept: int) -> list[str]:
+        """Return the versions and snapshots that a restore of the version ``oldest_kept`` does not need."""
+        try:
+            base = self._snapshot(listing, oldest_kept)
+        except ChangelogError as error:
+            _log.warning("%s", error)
+            return []
+        if base is None:
+            return []
+        # The version of the base itself is kept: it is what a state of that version is asked for by.
+        versions = [version_name(version) for version in sorted(listing.versions) if version < base.version]
+        return [*base.unused(listing), *versions]
 
     def listing(self) -> PartitionFiles:
         """Return the files of the partition."""
-        return listed(self._folder.names(folder_name(self.partition)))
+        return self._files.listing()
 
     def header(self, version: int) -> Header:
         """Return the header of a version, which survives power loss from now on.
 
         Raises: OffsetOutOfRangeError if it is not in the log.
         """
-        name = self._path(version_name(version))
         header = self._read_header(version)
-        self._folder.settle(name)
+        self._files.settle(version_name(version))
         return header
 
     def id_of(self, version: int) -> str | None:
         """Return the ID of a version, None if it is not in the log."""
         try:
-            return self._read_header(version).id
-        except OffsetOutOfRangeError:
+            with self._files.opened(version_name(version)) as (header, _):
+                return header.id
+        except FileNotFoundError:
             return None
 
     def read(self, version: int) -> tuple[Header, dict[str, StoreChanges]]:
         """Return the header and the changes of a version. Raises: OffsetOutOfRangeError if it is not in the log."""
-        what = self._what(version_name(version))
+        what = self._files.place(version_name(version))
         with self._opened(version) as (header, reader), translated_system_errors(Path(what)):
             return header, all_changes_in(reader, what)
 
@@ -225,31 +258,36 @@ class PartitionLog:
         if after == to:
             return
         self._check_followed(to, listing)
-        oldest = min(listing.snapshots, default=-1)
-        snapshot = max((version for version in listing.snapshots if version <= to), default=None)
         chain = _between(listing, after, to)
-        # Below the oldest snapshot versions may be removed, and a zombie may have written one of them again.
-        first = None if after is None or after < oldest <= to else self._follower(chain, after)
+        first = None
         after_id: str | None = None  # Not known for a local copy, which has numbers only.
-        if first is None and snapshot is None:
+        # Below the oldest snapshot versions may be removed, and a zombie may have written one of them again.
+        if after is not None and not after < self._oldest(listing, -1) <= to:
             first = self._follower(chain, after)
-            if first is None and chain:
-                raise self._unlinked(self._read_header(chain[0]), after, to, listing)
-        elif snapshot is not None and (first is None or _is_smaller(listing, snapshot, chain, after)):
-            after_id = yield from self._from_snapshot(listing, snapshot)
-            chain, after, first = _between(listing, snapshot, to), snapshot, None
+        if first is None or _may_be_smaller(listing, chain, to):
+            snapshot = self._snapshot(listing, to)
+            if snapshot is not None and (first is None or _is_smaller(listing, snapshot, chain, after)):
+                yield from self._from_snapshot(snapshot)
+                after, after_id, first = snapshot.version, snapshot.id, None
+                chain = _between(listing, after, to)
+            elif first is None:
+                first = self._follower(chain, after)
+                if first is None and chain:
+                    raise self._unlinked(self._read_header(chain[0]), after, to, listing)
         while chain:
             header, changes = first or self.read(chain[0])
             first = None
             if header.previous == after and after_id in (None, header.previous_id):
                 after, after_id = chain.pop(0), header.id
                 yield RestorePiece(changes, False, after, after_id)
-            elif snapshot is not None and (after is None or after < snapshot):
-                # After power loss some files are back that were removed, and others are not.
-                after_id = yield from self._from_snapshot(listing, snapshot)
-                chain, after = _between(listing, snapshot, to), snapshot
-            else:
+                continue
+            # After power loss some files are back that were removed, and others are not.
+            snapshot = self._snapshot(listing, to)
+            if snapshot is None or (after is not None and after >= snapshot.version):
                 raise self._unlinked(header, after, to, listing)
+            yield from self._from_snapshot(snapshot)
+            after, after_id = snapshot.version, snapshot.id
+            chain = _between(listing, after, to)
 
     def read_rows(self, header: Header) -> Iterator[pyarrow.RecordBatch]:
         """Return the rows of a version.
@@ -260,17 +298,16 @@ class PartitionLog:
         if header.rows is None:
             return
         try:
-            with self._checked(header.rows) as file:
-                _, reader = self._header_in(file, header.rows)
-                yield from self._translated(batches_of(reader, self._what(header.rows)), header.rows)
+            with self._files.opened(header.rows) as (_, reader):
+                yield from self._files.translated(batches_of(reader, self._files.place(header.rows)), header.rows)
         except FileNotFoundError as error:
             if self.listing().newest == header.version:
                 raise ChangelogLostError(
-                    f"{self._what(header.rows)} is missing, which has the rows of the newest version: bring it back "
-                    "from a copy"
+                    f"{self._files.place(header.rows)} is missing, which has the rows of the newest version: bring it "
+                    "back from a copy"
                 ) from error
             raise OffsetOutOfRangeError(
-                f"the rows of version {header.version} of partition {self.partition} in {self._folder.location} are "
+                f"the rows of version {header.version} of partition {self.partition} in {self._location} are "
                 "removed: only the newest version is given out again"
             ) from error
 
@@ -289,15 +326,15 @@ class PartitionLog:
             if (following.previous, following.previous_id) != (header.version, header.id):
                 raise self._unlinked(following, header.version, version, listing)
             header = following
-        names = [name for name, _ in listing.snapshots.get(header.version, ())]
-        if names and unique_name(header.version, header.id, "snapshot") not in names:
+        ids = {writer_of(name) for name, _ in listing.snapshots.get(header.version, ())}
+        if ids and header.id not in ids:
             raise self._out_of_range(version, listing)
 
     def _unlinked(
         self, header: Header, before: int | None, wanted: int, listing: PartitionFiles
     ) -> OffsetOutOfRangeError | ChangelogLostError:
         """Return the error for a version that is not built on ``before``, when ``wanted`` is asked for."""
-        if wanted < min(listing.snapshots, default=wanted):
+        if wanted < self._oldest(listing, wanted):
             return self._out_of_range(wanted, listing)
         if before is None:
             predecessor = "there is none before it"
@@ -306,7 +343,7 @@ class PartitionLog:
         else:
             predecessor = f"the one before it is {before}"
         return ChangelogLostError(
-            f"partition {self.partition} in {self._folder.location} lacks a version: {header.version} follows "
+            f"partition {self.partition} in {self._location} lacks a version: {header.version} follows "
             f"{header.previous}, and {predecessor}. Bring the files back from a copy"
         )
 
@@ -317,16 +354,39 @@ class PartitionLog:
         first = self.read(chain[0])
         return first if first[0].previous == after else None
 
-    def _from_snapshot(self, listing: PartitionFiles, version: int) -> Generator[RestorePiece, None, str]:
-        """Yield the pieces of a snapshot; return the ID of its version."""
-        name, _ = min(listing.snapshots[version])
-        fresh = True
-        with self._content(version, name) as (header, reader):
-            for changes in self._translated(changes_in(reader, self._what(name)), name):
-                yield RestorePiece(changes, fresh, None)
-                fresh = False
-        yield RestorePiece({}, fresh, version, header.id)
-        return header.id
+    def _snapshot(self, listing: PartitionFiles, to: int) -> SnapshotChain | None:
+        """Return the newest snapshot up to version ``to``, None if there is none.
+
+        One of another version than the log has under its number is left from a history that a copy has replaced.
+        """
+        snapshot = self._snapshots.newest(listing, to)
+        while snapshot is not None and not self._has(listing, snapshot.version, {snapshot.id}, damaged=True):
+            snapshot = self._snapshots.newest(listing, snapshot.version - 1)
+        return snapshot
+
+    def _has(self, listing: PartitionFiles, version: int, ids: Set[str], *, damaged: bool) -> bool:
+        """Return True if the log has a version with one of ``ids``, or has removed it; ``damaged`` if it is that."""
+        try:
+            return version not in listing.versions or self.id_of(version) in (None, *ids)
+        except ChangelogError:
+            return damaged
+
+    def _from_snapshot(self, snapshot: SnapshotChain) -> Iterator[RestorePiece]:
+        try:
+            yield from self._snapshots.read(snapshot)
+        except FileNotFoundError as error:
+            raise self._out_of_range(snapshot.version, self.listing()) from error
+
+    def _oldest(self, listing: PartitionFiles, otherwise: int) -> int:
+        """Return the oldest version that has a snapshot and is not removed, ``otherwise`` if there is none.
+
+        An older snapshot may be there because a later one continues it. A file with the number of its version is that
+        of a zombie.
+        """
+        for version in sorted(listing.snapshots.keys() & listing.versions.keys()):
+            if self._has(listing, version, {writer_of(name) for name, _ in listing.snapshots[version]}, damaged=False):
+                return version
+        return otherwise
 
     def _read_header(self, version: int) -> Header:
         with self._opened(version) as (header, _):
@@ -336,57 +396,24 @@ class PartitionLog:
     def _opened(self, version: int) -> Iterator[tuple[Header, pyarrow.RecordBatchStreamReader]]:
         """Open the file of a version. Raises: OffsetOutOfRangeError if it is not in the log; ChangelogError."""
         name = version_name(version)
-        with self._content(version, name) as (header, reader):
+        with ExitStack() as resources:
+            try:
+                header, reader = resources.enter_context(self._files.opened(name))
+            except FileNotFoundError as error:
+                raise self._out_of_range(version, self.listing()) from error
             if (header.kind, header.version, header.partition) != ("version", version, self.partition):
-                raise ChangelogError(
-                    f"{self._what(name)} holds version {header.version} of partition {header.partition}: bring the "
-                    "right file back from a copy"
-                )
+                raise self._files.misplaced(name, header)
             yield header, reader
-
-    @contextmanager
-    def _content(self, version: int, name: str) -> Iterator[tuple[Header, pyarrow.RecordBatchStreamReader]]:
-        try:
-            file = self._checked(name)
-        except FileNotFoundError as error:
-            raise self._out_of_range(version, self.listing()) from error
-        with file:
-            yield self._header_in(file, name)
 
     def _out_of_range(self, version: int, listing: PartitionFiles) -> OffsetOutOfRangeError:
         oldest = min(listing.versions, default=None)
-        if version in listing.versions:
+        if oldest is not None and version in listing.versions:
             # It was removed, and a late attempt has written a file of its name.
-            oldest = min(listing.snapshots, default=oldest)
+            oldest = self._oldest(listing, oldest)
         available = "no version" if oldest is None else f"versions {oldest} to {listing.newest}"
         return OffsetOutOfRangeError(
-            f"partition {self.partition} in {self._folder.location} has {available}, and version {version} is asked for"
+            f"partition {self.partition} in {self._location} has {available}, and version {version} is asked for"
         )
-
-    def _checked(self, name: str) -> IO[bytes]:
-        file = self._folder.open(self._path(name))
-        try:
-            with translated_system_errors(Path(self._what(name))):
-                check(file, self._what(name))
-        except BaseException:
-            file.close()
-            raise
-        return file
-
-    def _header_in(self, file: IO[bytes], name: str) -> tuple[Header, pyarrow.RecordBatchStreamReader]:
-        with translated_system_errors(Path(self._what(name))):
-            return read_header(file, self._what(name))
-
-    def _translated(self, pieces: Iterator[T], name: str) -> Iterator[T]:
-        """Return the pieces of a file. Raises: StoreUnavailableError for an error of the file system."""
-        with translated_system_errors(Path(self._what(name))):
-            yield from pieces
-
-    def _path(self, name: str) -> str:
-        return f"{folder_name(self.partition)}/{name}"
-
-    def _what(self, name: str) -> str:
-        return f"{self._folder.location}/{self._path(name)}"
 
 
 class RowsFile:
@@ -426,9 +453,15 @@ def _between(listing: PartitionFiles, after: int | None, to: int) -> list[int]:
     return sorted(version for version in listing.versions if (after is None or version > after) and version <= to)
 
 
-def _is_smaller(listing: PartitionFiles, snapshot: int, chain: list[int], after: int | None) -> bool:
+def _may_be_smaller(listing: PartitionFiles, chain: list[int], to: int) -> bool:
+    """Return True if a snapshot up to ``to`` may have fewer bytes than the versions of ``chain``."""
+    snapshots = [file for version, files in listing.snapshots.items() if version <= to for file in files]
+    whole = min((size for name, size in snapshots if is_whole(name)), default=None)
+    return whole is not None and whole < sum(listing.versions[version] for version in chain)
+
+
+def _is_smaller(listing: PartitionFiles, snapshot: SnapshotChain, chain: list[int], after: int | None) -> bool:
     """Return True if the snapshot has fewer bytes than the versions of ``chain`` that it makes unnecessary."""
-    if after is not None and snapshot <= after:
+    if after is not None and snapshot.version <= after:
         return False
-    size = min(size for _, size in listing.snapshots[snapshot])
-    return size < sum(listing.versions[version] for version in chain if version <= snapshot)
+    return sum(snapshot.sizes) < sum(listing.versions[version] for version in chain if version <= snapshot.version)

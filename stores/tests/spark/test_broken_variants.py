@@ -98,7 +98,7 @@ def old_versions_removed_without_a_snapshot(patch: pytest.MonkeyPatch) -> None:
     def eager(log: PartitionLog, listing: PartitionFiles) -> int:
         removals = remove(log, listing)
         for version in sorted(listing.versions)[:-2]:
-            log._folder.remove(f"p00000/v{version:012d}.arrows")
+            log._files.remove(f"v{version:012d}.arrows")
         return removals
 
     patch.setattr(PartitionLog, "remove_old", eager)

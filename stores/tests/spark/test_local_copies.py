@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from stores.changelog.files import Header, PartitionLog, Retention, StoreChanges, open_folder
-from stores.changelog.files.partition_log import RestorePiece
+from stores.changelog.files.snapshot_chains import RestorePiece
 from stores.config import StoreConfig
 from stores.errors import StoreCorruptedError, StoreError, StoreIncompatibleError
 from stores.records import INT64, STR, Window

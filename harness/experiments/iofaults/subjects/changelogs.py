@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from secrets import token_hex
 
 from harness.experiments.iofaults.subjects.subject import COMMITS, Neighbours, Subject
@@ -100,6 +101,9 @@ class ChangelogSubject(LoggedSubject):
 
 
 _STORE = "counts"
+_LARGE_STORE = "large"
+_LARGE = {b"%03d" % number: Random(number).randbytes(64) for number in range(600)}
+"""The records of a store that only the first version changes. So most snapshots are the changes since a whole one."""
 _RETENTION = Retention(snapshot_versions=3, keep_versions=2)
 _ROWS_EVERY = 3
 """Every third commit gives out rows."""
@@ -143,7 +147,8 @@ class VersionLogSubject(LoggedSubject):
             rows = self._log.write_rows(replace(header, kind="rows"), pa.schema([("number", pa.int64())]))
             rows.write(pa.record_batch([pa.array([number], pa.int64())], names=["number"]))
             header = replace(header, rows=rows.finish(), num_rows=1)
-        self._log.append(header, {_STORE: StoreChanges(dict(self._staged))})
+        large = {} if newest else {_LARGE_STORE: StoreChanges(dict(_LARGE))}
+        self._log.append(header, {_STORE: StoreChanges(dict(self._staged)), **large})
         # The version is in the log, so a query is done with it. Snapshots and removals have time.
         with suppress(StoreUnavailableError):
             self._maintain(header)
@@ -151,8 +156,14 @@ class VersionLogSubject(LoggedSubject):
 
     def read(self) -> tuple[dict[bytes, bytes], int | None, int | None]:
         newest = self._newest()
-        pieces = self._log.restore(None, newest) if newest else ()
-        return replayed((key, value) for piece in pieces for _, _, key, value in piece.records), newest, newest
+        pieces = list(self._log.restore(None, newest)) if newest else []
+        state, large = (
+            replayed((key, value) for piece in pieces for store, _, key, value in piece.records if store == name)
+            for name in (_STORE, _LARGE_STORE)
+        )
+        if newest and large != _LARGE:
+            state[b"the large store"] = b"differs"
+        return state, newest, newest
 
     def verify(self) -> None:
         newest = self._newest()
@@ -179,3 +190,5 @@ class VersionLogSubject(LoggedSubject):
     def _records(self) -> Iterator[tuple[str, bool, bytes, bytes | None]]:
         for key, value in sorted(self.read()[0].items()):
             yield _STORE, False, key, value
+        for key, value in _LARGE.items():
+            yield _LARGE_STORE, False, key, value
