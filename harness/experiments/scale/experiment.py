@@ -190,6 +190,8 @@ class Scale(Experiment[ScaleTrial]):
             "read_peak_bytes": int,
             "restore_peak_bytes": int,
             "bytes_on_disk": int,
+            "compact_s": float,
+            "compacted_bytes": int,
             "open_s": float,
             "restore_s": float,
             "restore_per_s": float,
@@ -272,7 +274,7 @@ def run_scale(
     except (MeasurementFailedError, TimeOverError) as error:
         limit = f", with a limit of {text.size(trial.memory_max_bytes)} of memory" if trial.memory_max_bytes else ""
         row["problem"] = f"{error}{limit}"
-    wrong = [row.pop(name, "") for name in ("read_wrong", "restore_wrong")]
+    wrong = [row.pop(name, "") for name in ("read_wrong", "compact_wrong", "restore_wrong")]
     row["problem"] = "; ".join(filter(None, [row["problem"], *wrong]))
     if parts:
         row["puts_per_s"] = sum(count for count, _ in parts) / row.pop("put_s")
@@ -289,7 +291,7 @@ def _steps(trial: ScaleTrial, folder: Path, group: Path | None, say: Say, code: 
     with ProgressFile(
         folder / PROGRESS_FILE, lambda line: say(f"{trial.backend}, {trial.records:,} records{memory}: {line}")
     ):
-        for step in (steps.load, steps.read, steps.log, steps.restore):
+        for step in (steps.load, steps.read, steps.compact, steps.log, steps.restore):
             if deadline.passed:
                 raise TimeOverError(TIME_OVER)
             if step is steps.log:

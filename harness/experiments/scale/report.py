@@ -24,16 +24,18 @@ random, *whole scan* all of them. A third process restores a task's store of the
 has them in the order of the puts.
 
 *Peak memory* is that of a process, with the pages of files that it maps: for LMDB that is mostly page cache. *Disk* is
-counted after a clean close. Each value that is looked up, the number of records and their order are checked.
+counted after a clean close, and *compacted* after `txstores compact`. Each value that is looked up, the number of
+records and their order are checked.
 
 With a limit, all of these processes are in a cgroup that limits their memory and page cache. The store has half of it
 as `memory_max_bytes`. Each figure is from one store, not repeated.
 """
 
 
-QUERY = f"""select *, {busy("scale")} as busy, 1.0 * bytes_on_disk / nullif(state_bytes, 0) as disk_times
+QUERY = f"""select *, {busy("scale")} as busy, 1.0 * bytes_on_disk / nullif(state_bytes, 0) as disk_times,
+    1.0 * compacted_bytes / nullif(state_bytes, 0) as compacted_times
     from scale order by backend, busy, bytes_on_disk, records"""
-"""The stores, with ``disk_times``, the bytes on disk over those of the keys and values."""
+"""The stores, with the bytes on disk over those of the keys and values, before and after a compaction."""
 
 
 OUTGREW = "it needs more memory than its limit"
@@ -99,6 +101,8 @@ _SIZES = Listing(
         Column("keys and values", "state_bytes", text.size),
         Column("disk", "bytes_on_disk", text.size),
         Column("disk, times the data", "disk_times", text.ratio),
+        Column("compacted", "compacted_times", text.ratio),
+        Column("compacted in", "compact_s", text.duration),
         Column("peak memory, puts", "load_peak_bytes", text.size),
         Column("reads", "read_peak_bytes", text.size),
         Column("restore", "restore_peak_bytes", text.size),

@@ -1,13 +1,15 @@
 """The steps of a trial of scale, each in its own process.
 
 ``load`` puts all records, in commits of 10,000. ``read`` opens the store, looks up keys that were put first and last,
-and scans. ``log`` writes the changelog of the same records, and ``restore`` restores a task's store from it. Each
-checks what it reads.
+and scans. ``compact`` rewrites the files of the closed store. ``log`` writes the changelog of the same records, and
+``restore`` restores a task's store from it. Each checks what it reads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import redirect_stdout
+from io import StringIO
 from itertools import islice
 from pathlib import Path
 from time import monotonic, perf_counter
@@ -19,6 +21,7 @@ from harness.experiments.store_of_records import INPUT, STORE, StoreOfRecords
 from harness.experiments.throughput.measurement import bytes_on_disk, peak_memory_bytes
 from harness.progress import PROGRESS_FILE, note_progress
 from harness.workloads.ycsb import KEY_BYTES, Values, keys_of
+from stores.command import main
 from stores.interface import Durability, KeyValueStore
 from stores.registry import backend_named
 from stores.tasks import RestoreProgress
@@ -111,6 +114,27 @@ def read(folder: Path, **order: Any) -> dict[str, Any]:
         wrong += ["a scan is not in the order of keys"] if unsorted or also_unsorted else []
         peak_bytes = peak_memory_bytes()
     return {"open_s": open_s, **speeds, "read_peak_bytes": peak_bytes, "read_wrong": "; ".join(wrong)}
+
+
+def compact(folder: Path, **order: Any) -> dict[str, Any]:
+    """Rewrite the files of the closed store without unused space, as ``txstores compact``."""
+    note_progress(folder / PROGRESS_FILE, "compact")
+    began = perf_counter()
+    with redirect_stdout(StringIO()):
+        status = main(["compact", str(folder / STORE)])
+    seconds = perf_counter() - began
+    subject = StoreOfRecords(folder, **order)
+    with subject.open() as store:
+        records, unsorted = _counted(store.all(), ProgressWriter(folder, "scan"), subject.records)
+    wrong = [f"txstores compact ended with {status}"] if status else []
+    if records != subject.records:
+        wrong.append(f"{records:,} records are left after a compaction, not {subject.records:,}")
+    wrong += ["a scan after a compaction is not in the order of keys"] if unsorted else []
+    return {
+        "compact_s": seconds,
+        "compacted_bytes": bytes_on_disk(folder / STORE),
+        "compact_wrong": "; ".join(wrong),
+    }
 
 
 def log(folder: Path, **order: Any) -> dict[str, Any]:

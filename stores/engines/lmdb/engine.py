@@ -34,13 +34,14 @@ from stores.engines.lmdb.environment import (
     environment_to_write,
     is_doubtful,
     reading_error,
+    repack,
     writing_error,
 )
 from stores.engines.lmdb.file import DATA_FILE, check_structure
 from stores.engines.lmdb.meta_pages import check_closed_meta_pages
 from stores.engines.lmdb.transaction import LmdbScan, LmdbSnapshot, LmdbTransaction, ReadTransaction, delete_range
 from stores.engines.snapshots import SharedSnapshots, Snapshot
-from stores.errors import CommitFailedError, StoreError, StoreUnavailableError, damaged
+from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError, damaged
 from stores.files.plain_files import sync_folder, sync_tree
 from stores.interface import Durability
 from stores.ordered import ScanRange
@@ -163,12 +164,17 @@ class LmdbEngine(TransactionalEngine):
         try:
             engine = cls.open_read_only(path, live=False)
             try:
-                engine.copy_to(fresh)
+                repack(engine._env, fresh)
             finally:
                 engine.close()
             sync_tree(fresh)
             os.replace(fresh / DATA_FILE, path / DATA_FILE)
             sync_folder(path)
+        except lmdb.Error as error:
+            translated = reading_error(error)
+            if isinstance(translated, StoreCorruptedError):
+                raise translated from error
+            raise StoreUnavailableError(f"{path} can't be compacted: {error}. Make room there") from error
         except OSError as error:
             raise StoreUnavailableError(f"{path} can't be compacted: {error.strerror}. Make room there") from error
         finally:
