@@ -147,25 +147,31 @@ class SegmentWrites:
         writes: list[StagedWrite] = []
         late: list[tuple[int, int, int]] = []
         entries: dict[bytes, bool] = {}
-        count = 0
+        count, segment_ms, are_plain = 0, self._segment_ms, values.are_plain
+        segment, prefix = -1, b""
         for given, time_ms, data, timestamp_ms, headers in records:
             if sequenced and data is None:
                 continue
-            kept_ms = self._late_by(time_ms, highest, is_removal=data is None)
-            if kept_ms is not None:
-                late.append((time_ms, highest, kept_ms))
-                continue
+            if closing is not None or time_ms <= highest - self._retention_ms:
+                kept_ms = self._late_by(time_ms, highest, is_removal=data is None)
+                if kept_ms is not None:
+                    late.append((time_ms, highest, kept_ms))
+                    continue
             logged = given[:-TIME_BYTES] + packed(first_number + count) if sequenced else given
             count += 1
-            segment, value, log_value = time_ms // self._segment_ms, data, data
-            if data is not None and not values.are_plain:
+            if time_ms // segment_ms != segment:
+                segment = time_ms // segment_ms
+                prefix = packed(segment)
+            value, log_value = data, data
+            if data is not None and not are_plain:
                 at = record_ms if timestamp_ms is None else timestamp_ms
                 value, log_value = values.kept(data, at, segment, headers), values.logged(data, at, headers)
             log_key = logged if self._for_streams is False else self._log_key(logged)
-            writes.append(StagedWrite(packed(segment) + logged, value, log_key, log_value, timestamp_ms))
+            writes.append(StagedWrite(prefix + logged, value, log_key, log_value, timestamp_ms))
             if closing is not None:
                 writes += closing.writes(logged, time_ms, entries, is_removal=data is None)
-            highest = max(highest, time_ms)
+            if time_ms > highest:
+                highest = time_ms
         marks: dict[str, bytes | None] = {}
         if highest > before:
             marks[STREAM_TIME] = packed(highest)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any, ClassVar, Final, Generic, TypeVar, overload
 
 from stores.contract.arguments import (
@@ -444,19 +445,19 @@ class SegmentedStore(SegmentReads[K, V, W], TypedStore):
         """
         pairs = as_pairs(pairs)
         check_pairs(pairs)
-        records = []
-        for pair in pairs:
-            check_pair(pair)
-            records.append(self._record(*pair))
+        listed = list(pairs)
+        all_times: Iterable[int | None] = repeat(None)
         if timestamps_ms is not None:
-            check_lengths(records, timestamps_ms=timestamps_ms)
-            for each in timestamps_ms:
-                check_time_ms("a timestamp", each)
-            records = [record._replace(timestamp_ms=at) for record, at in zip(records, timestamps_ms, strict=True)]
+            check_lengths(listed, timestamps_ms=timestamps_ms)
+            all_times = [check_time_ms("a timestamp", each) for each in timestamps_ms]
+        all_headers: Iterable[Headers] = repeat(())
         if headers is not None:
-            check_lengths(records, headers=headers)
-            checked = [self._checked_headers(each) for each in headers]
-            records = [record._replace(headers=each) for record, each in zip(records, checked, strict=True)]
+            check_lengths(listed, headers=headers)
+            all_headers = [self._checked_headers(each) for each in headers]
+        records = []
+        for pair, at, own_headers in zip(listed, all_times, all_headers, strict=False):
+            check_pair(pair)
+            records.append(self._record(*pair, at, own_headers))
         self._writes.put_all(records)
 
     def delete_many(self, windows: Iterable[W]) -> None:
