@@ -106,7 +106,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="smoke (a glance), default, or night (90 minutes; its seeds and points move on)",
     )
     bench.add_argument(
-        "--seed", type=_seed, help="of everything that is random; 1 unless given, and of a night the next"
+        "--seed", type=_seed, help="the random seed; by default 1, and in a night the one after the last"
     )
     bench.add_argument(
         "--budget",
@@ -155,7 +155,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     compare.add_argument("--runs", type=Path, default=RUNS, metavar="FOLDER", help="where rows are kept")
     compare.set_defaults(run=_compare)
 
-    scenario = commands.add_parser("scenario", help="put one claim to the proof", parents=[_scenario_parser(None)])
+    scenario = commands.add_parser("scenario", help="run the trials of one scenario", parents=[_scenario_parser(None)])
     scenario.add_argument("name", help="a file in scenarios/ without its .py, or the path of one of your own")
     scenario.set_defaults(run=_named_scenario)
 
@@ -182,7 +182,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
     readers = commands.add_parser("readers", help="read stores while they are written to, and check every answer")
     readers.add_argument("--seconds", type=float, default=60.0, help="for all stores together; 60 unless given")
-    readers.add_argument("--seed", type=_seed, default=1, help="of everything that is random; 1 unless given")
+    readers.add_argument("--seed", type=_seed, default=1, help="the random seed (default 1)")
     readers.add_argument("--backends", metavar="NAMES", help="comma-separated backends (default: all)")
     readers.add_argument("--durability", metavar="LEVEL", help="one level, instead of all")
     readers.add_argument("--mutant", default="", metavar="NAME", help="a defect to build in, which is to be found")
@@ -199,8 +199,8 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def _scenario_parser(program: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=program, add_help=program is not None)
-    parser.add_argument("--seed", type=_seed, default=1, help="of everything that is random; 1 unless given")
-    parser.add_argument("--profile", default="default", help="smoke (a glance), default or night (nothing left out)")
+    parser.add_argument("--seed", type=_seed, default=1, help="the random seed (default 1)")
+    parser.add_argument("--profile", default="default", help="smoke (a glance), default or night (all trials)")
     parser.add_argument("--master", help="a Spark master, instead of all cores of this machine")
     parser.add_argument("--runs", type=Path, default=RUNS, metavar="FOLDER", help="where rows are kept")
     _add_event_log(parser)

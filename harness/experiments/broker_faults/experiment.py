@@ -217,7 +217,7 @@ class BrokerFaults(Judged[BrokerTrial]):
 
 
 def result_of(trial: BrokerTrial, found: list[Finding]) -> str:
-    """Return the result of a trial by its findings. A mutant must show as what it declares, or it shows nothing."""
+    """Return the result of a trial by its findings. A mutant counts only by the finding that it declares."""
     if not found:
         return VALID
     if not trial.mutant:

@@ -31,7 +31,7 @@ _DAY_S = 86_400
 def other_log(store: KeyValueStore, topic: str, log_id: str) -> str | None:
     """Return why the data of ``store`` are none of the log with ``log_id``; None if they may be.
 
-    A store of an earlier release has no mark, and a log may have no ID (""): both fit.
+    A store may have no mark, and a log may have no ID (""): both fit.
     """
     mark = store.mark(LOG_ID) if store.keeps_marks else None
     if not log_id or mark is None or mark == log_id.encode():
