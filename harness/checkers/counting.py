@@ -151,6 +151,15 @@ def wrong_timers(fired: Rows, registered: Rows, state: Rows, version: int) -> st
     return ""
 
 
+def wrong_records(state: Rows, store: str, records: Mapping[bytes, bytes], partitions: int) -> str:
+    """Return how a store of bytes differs from ``records``, which each partition must have; "" if it does not."""
+    wanted = Counter({(key.hex(), value.hex()): partitions for key, value in records.items()})
+    shown = Counter((key, value) for name, key, value, *_ in state if name == store)
+    if shown == wanted:
+        return ""
+    return f"the store {store!r} lacks {(wanted - shown).total()} records, and has {(shown - wanted).total()} others"
+
+
 def leading_stores(commits: Iterable[Mapping[str, Any]], appends: Iterable[Mapping[str, Any]]) -> str:
     """Return which store has led its log, "" if none has: it committed a version before its process had appended it."""
     appended: dict[tuple[int, str, int], int] = {}

@@ -33,7 +33,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from harness.checkers.counting import wrong_rows, wrong_state, wrong_timers
+from harness.checkers.counting import wrong_records, wrong_rows, wrong_state, wrong_timers
 from harness.experiments.query_faults.faults import BALLAST, FAULTS, Faulty, FaultyRecords, FaultyRows
 from harness.experiments.query_faults.notes import Notes
 from harness.processes.child import end_with_starter
@@ -228,20 +228,27 @@ TIMERS_ANSWER = f"""
 watermark of a batch is the latest time in the batches before it, less the delay."""
 
 
+LARGE = {b"%03d" % number: Random(number).randbytes(64) for number in range(600)}
+"""The records of a store that only the first batch changes, so that most snapshots are changes since a whole one."""
+
+
 class TimerQuery(QueryWorkload):
-    """Counts in the store ``fired`` how many timers of a name have fired."""
+    """Counts in the store ``fired`` how many timers of a name have fired. The store ``large`` stays as it is."""
 
     def write_batches(self, folder: Path, batches: int, seed: int) -> None:
         write_batches(folder, batches, seed)
 
     def query(self, spark: SparkSession, given: Given) -> DataFrame:
-        fired = KeyValue(key=STR, value=INT64)
+        level, fired = Durability(given.durability), KeyValue(key=STR, value=INT64)
         return stateful(
             given.events(spark, SCHEMA).withWatermark("at", f"{LATE_MS} milliseconds"),
             **given.arguments(FaultyRows, register),
             key="name",
             output=TIMERS_OUTPUT,
-            stores={"fired": StoreConfig(given.backend, durability=Durability(given.durability), records=fired)},
+            stores={
+                "fired": StoreConfig(given.backend, durability=level, records=fired),
+                "large": StoreConfig(given.backend, durability=level),
+            },
             on_timer=fire,
             checkpoint=given.folder / "checkpoint",
         )
@@ -251,13 +258,17 @@ class TimerQuery(QueryWorkload):
         answer, registered = answer_rows(spark.sql(TIMERS_ANSWER)), answer_rows(spark.sql(REGISTERED))
         texts = [wrong_rows(answer, answer_rows(spark.read.parquet(str(folder / "sink"))))]
         for version in versions:
-            rows, _ = state_rows(spark, folder, version)
+            rows, partitions = state_rows(spark, folder, version)
             texts.append(wrong_timers(answer, registered, rows, version))
+            texts.append(wrong_records(rows, "large", LARGE, partitions))
         return Comparison(len(answer), texts)
 
 
 def register(rows: Rows, context: Context) -> None:
     """Register a timer for each event."""
+    large = context.store("large")
+    if large.get(b"000") is None:
+        large.put_many(LARGE)
     for row in rows:
         context.timers.register(row.name, int(row.at.timestamp() * 1000) + DUE_MS)
 

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from harness.budget import NIGHT
-from harness.checkers.counting import leading_stores, wrong_restores, wrong_rows, wrong_state, wrong_timers
+from harness.checkers.counting import (
+    leading_stores,
+    wrong_records,
+    wrong_restores,
+    wrong_rows,
+    wrong_state,
+    wrong_timers,
+)
 from harness.experiment import Request, TrialWorker
 from harness.experiments.query_faults import experiment
 from harness.experiments.query_faults import faults as query_faults
@@ -53,6 +60,18 @@ def test_a_state_of_another_batch_or_with_a_batch_counted_twice_is_found() -> No
     assert wrong_state(ANSWER, STATE[1:], 2, 1)
     assert wrong_state(ANSWER, STATE[:-1], 2, 1)
     assert wrong_state(ANSWER, [*STATE[:-1], ["batches", "6e", b"3".hex()]], 2, 1)
+
+
+def test_records_that_a_partition_lacks_or_has_twice_are_wrong() -> None:
+    records = {b"a": b"1", b"b": b"2"}
+    state: list[list[Any]] = [["large", key.hex(), value.hex(), None] for key, value in records.items()] * 2
+    assert wrong_records(state, "large", records, 2) == ""
+    assert "lacks 1" in wrong_records(state[1:], "large", records, 2)
+    assert "has 1" in wrong_records([*state, ["large", b"c".hex(), b"3".hex(), None]], "large", records, 2)
+    assert "lacks 1 records, and has 1" in wrong_records(
+        [["large", b"a".hex(), b"9".hex(), None], *state[1:]], "large", records, 2
+    )
+    assert wrong_records(state, "large", records, 1)
 
 
 def test_a_timer_that_did_not_fire_or_fired_twice_is_found() -> None:
