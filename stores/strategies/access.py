@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from threading import RLock, Thread, current_thread, get_ident
@@ -153,17 +153,6 @@ class Access:
                 as_bytes("value", value)
             if len(value) > self.max_value_bytes:
                 raise ValueError(f"value of {len(value)} bytes: {self._backend} takes up to {self.max_value_bytes}")
-
-    def check_writes(self, writes: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Check several writes. Raises: as ``check_write``."""
-        key_bytes_max, value_bytes_max = self.max_key_bytes, self.max_value_bytes
-        for key, value in writes:
-            if (
-                type(key) is not bytes
-                or not 0 < len(key) <= key_bytes_max
-                or (value is not None and (type(value) is not bytes or len(value) > value_bytes_max))
-            ):
-                self.check_write(key, value)
 
 
 class Accessed(Protocol):

@@ -75,10 +75,7 @@ class StoreTransactions(StoreReads):
     def put_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
         check_pairs(pairs)
         # Read all pairs before any is staged: they may come from a scan of this store.
-        listed = list(pairs)
-        writes = self._plain_writes(listed)
-        if writes is None:
-            writes = self._checked_writes(listed)
+        writes = self._valid_writes(list(pairs))
         self.access.check_writer()
         if writes:
             self._stage_list(writes)
@@ -92,6 +89,11 @@ class StoreTransactions(StoreReads):
         self.access.check_writer()
         if writes:
             self._stage_list(writes)
+
+    def _valid_writes(self, pairs: list[tuple[bytes, bytes | None]]) -> dict[bytes, bytes | None]:
+        """Return ``pairs``, of which the last one of a key wins. Raises: as ``put`` for the first invalid one."""
+        writes = self._plain_writes(pairs)
+        return self._checked_writes(pairs) if writes is None else writes
 
     def _plain_writes(
         self, pairs: dict[bytes, bytes | None] | list[tuple[bytes, bytes | None]]
@@ -406,8 +408,7 @@ class StoreTransactions(StoreReads):
             raise StoreError(f"store {self.name!r} has staged writes: commit or roll back before restoring into it")
         offsets = self._checked_offsets(changelog_offsets)
         pairs = list(pairs)
-        writes = dict(pairs)
-        self.access.check_writes(writes.items())
+        writes = self._valid_writes(pairs)
         advanced = self._position
         if position is not None:
             advanced = merge_positions(advanced, PositionBound(position).position)
