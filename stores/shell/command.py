@@ -106,18 +106,18 @@ def _sentence(error: BaseException) -> str:
     return " ".join([f"{sentence.rstrip('.')}.", *notes]) if notes else sentence
 
 
-def _inspect(given: argparse.Namespace) -> int:
-    if (given.path / DESCRIPTION_FILE).is_file():
-        return _inspect_versions(given)
-    is_log = is_changelog(given.path)
-    if not given.tables and (inner := _inner_stores(given.path)):
+def _inspect(args: argparse.Namespace) -> int:
+    if (args.path / DESCRIPTION_FILE).is_file():
+        return _inspect_versions(args)
+    is_log = is_changelog(args.path)
+    if not args.tables and (inner := _inner_stores(args.path)):
         for store in inner:
-            print((as_json if given.json else as_text)(_summary(store)))
+            print((as_json if args.json else as_text)(_summary(store)))
         return 0
-    facts = facts_of(given.path) if is_log else _facts(given.path)
-    if given.tables:
-        facts.update(tables_of(given.path if is_log else _sqlite_file(given.path, facts)))
-    if given.json:
+    facts = facts_of(args.path) if is_log else _facts(args.path)
+    if args.tables:
+        facts.update(tables_of(args.path if is_log else _sqlite_file(args.path, facts)))
+    if args.json:
         print(json.dumps(facts))
         return 0
     for name, fact in facts.items():
@@ -132,12 +132,12 @@ def _inspect(given: argparse.Namespace) -> int:
     return 0
 
 
-def _inspect_versions(given: argparse.Namespace) -> int:
+def _inspect_versions(args: argparse.Namespace) -> int:
     """Print the state of a stateful query on Spark."""
-    if given.tables:
-        raise ConfigError(f"{given.path} is the state of a query and has no tables: leave --tables out")
-    facts = facts_of_versions(VersionLog.open(given.path))
-    print(json.dumps(facts) if given.json else "\n".join(lines_of(facts)))
+    if args.tables:
+        raise ConfigError(f"{args.path} is the state of a query and has no tables: leave --tables out")
+    facts = facts_of_versions(VersionLog.open(args.path))
+    print(json.dumps(facts) if args.json else "\n".join(lines_of(facts)))
     return 0
 
 
@@ -194,17 +194,17 @@ def _shown(part: tuple[str, object]) -> str:
     return str(value) if name in ("topic", "partition", "offset", "consumer_group") else f"{name}={value}"
 
 
-def _dump(given: argparse.Namespace) -> int:
-    form = as_json if given.json else as_text
-    if is_changelog(given.path):
-        if given.key or given.value:
-            raise ConfigError(f"{given.path} is a changelog, shown in bytes: leave --key and --value out")
-        for line in records_of(given.path, given.limit):
+def _dump(args: argparse.Namespace) -> int:
+    form = as_json if args.json else as_text
+    if is_changelog(args.path):
+        if args.key or args.value:
+            raise ConfigError(f"{args.path} is a changelog, shown in bytes: leave --key and --value out")
+        for line in records_of(args.path, args.limit):
             print(form(line))
         return 0
-    with held(given.path) as store, reading(store) as contents:
-        decoder = Decoder(store.path.name, contents.marks, given.key, given.value)
-        for line in islice(_records(contents, decoder, expired=given.all), given.limit):
+    with held(args.path) as store, reading(store) as contents:
+        decoder = Decoder(store.path.name, contents.marks, args.key, args.value)
+        for line in islice(_records(contents, decoder, expired=args.all), args.limit):
             print(form(line))
     return 0
 
@@ -218,60 +218,60 @@ def _records(found: Reading, decoder: Decoder, *, expired: bool) -> Iterator[Lin
             yield decoder.record(key, value, plain=plain)
 
 
-def _verify(given: argparse.Namespace) -> int:
+def _verify(args: argparse.Namespace) -> int:
     problem = ""
     try:
-        with held(given.path) as store:
+        with held(args.path) as store:
             store.check_at_rest()
             with reading(store) as contents:
                 contents.engine.verify()
     except StoreCorruptedError as error:
         problem = str(error)
-    if given.json:
-        print(json.dumps({"path": str(given.path), "sound": not problem, "problem": problem or None}))
+    if args.json:
+        print(json.dumps({"path": str(args.path), "sound": not problem, "problem": problem or None}))
     elif problem:
         print(problem, file=sys.stderr)
     else:
-        print(f"{given.path} is sound.")
+        print(f"{args.path} is sound.")
     return DAMAGED if problem else 0
 
 
-def _offsets(given: argparse.Namespace) -> int:
-    with held(given.path) as store, reading(store) as contents:
+def _offsets(args: argparse.Namespace) -> int:
+    with held(args.path) as store, reading(store) as contents:
         kinds = (("offset", contents.offsets), ("position", contents.position))
         lines = [{"kind": kind, **_offset_line(*entry)} for kind, entries in kinds for entry in entries.items()]
     for line in lines:
-        print((as_json if given.json else as_text)(line))
+        print((as_json if args.json else as_text)(line))
     return 0
 
 
-def _backup(given: argparse.Namespace) -> int:
-    with held(given.path) as store:
-        back_up(store, given.target)
-    with held(given.target) as copy, reading(copy) as contents:
+def _backup(args: argparse.Namespace) -> int:
+    with held(args.path) as store:
+        back_up(store, args.target)
+    with held(args.target) as copy, reading(copy) as contents:
         offsets = [_offset_line(*entry) for entry in contents.offsets.items()]
-    text = f"{given.target} is a backup of {given.path}. To restore it, open it, or copy it to the store's place."
-    return _done(given, text, backup=str(given.target), offsets=offsets)
+    text = f"{args.target} is a backup of {args.path}. To restore it, open it, or copy it to the store's place."
+    return _done(args, text, backup=str(args.target), offsets=offsets)
 
 
-def _compact(given: argparse.Namespace) -> int:
-    with held(given.path) as store:
+def _compact(args: argparse.Namespace) -> int:
+    with held(args.path) as store:
         if store.used_by is not None:
             raise store.used_by
     before = _size_bytes(store.path)
     _compact_files(store)
     after = _size_bytes(store.path)
-    text = f"{given.path} had {before:,} bytes and has {after:,}."
-    return _done(given, text, bytes_before=before, bytes_after=after)
+    text = f"{args.path} had {before:,} bytes and has {after:,}."
+    return _done(args, text, bytes_before=before, bytes_after=after)
 
 
-def _wipe(given: argparse.Namespace) -> int:
-    check_removable(given.path)
-    if not given.yes and not _confirmed(f"Remove the store in {given.path}? Its task restores it from its changelog."):
+def _wipe(args: argparse.Namespace) -> int:
+    check_removable(args.path)
+    if not args.yes and not _confirmed(f"Remove the store in {args.path}? Its task restores it from its changelog."):
         print("Nothing was removed.", file=sys.stderr)
         return REFUSED
-    wipe(given.path)
-    return _done(given, f"The store in {given.path} is removed.", removed=True)
+    wipe(args.path)
+    return _done(args, f"The store in {args.path} is removed.", removed=True)
 
 
 def _confirmed(question: str) -> bool:
@@ -280,8 +280,8 @@ def _confirmed(question: str) -> bool:
     return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
 
 
-def _done(given: argparse.Namespace, text: str, **facts: object) -> int:
-    print(json.dumps({"path": str(given.path), **facts}) if given.json else text)
+def _done(args: argparse.Namespace, text: str, **facts: object) -> int:
+    print(json.dumps({"path": str(args.path), **facts}) if args.json else text)
     return 0
 
 

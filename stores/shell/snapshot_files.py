@@ -58,10 +58,10 @@ def add_snapshot_commands(commands: argparse._SubParsersAction[argparse.Argument
     )
 
 
-def _list(given: argparse.Namespace) -> int:
-    for objects in _stores_in(given.location):
+def _list(args: argparse.Namespace) -> int:
+    for objects in _stores_in(args.location):
         for name in objects.indexes():
-            _print(given, {"store": _store_of(objects), "offset": name.offset, **_facts(objects, name)})
+            _print(args, {"store": _store_of(objects), "offset": name.offset, **_facts(objects, name)})
     return 0
 
 
@@ -79,14 +79,14 @@ def _facts(objects: StoreObjects, name: IndexName) -> Line:
     }
 
 
-def _verify(given: argparse.Namespace) -> int:
+def _verify(args: argparse.Namespace) -> int:
     damaged = 0
-    for objects in _stores_in(given.location):
+    for objects in _stores_in(args.location):
         sound: set[str] = set()
         for name in objects.indexes():
             problem = _problem(objects, name, sound)
             damaged += problem is not None
-            _print(given, {"store": _store_of(objects), "offset": name.offset, "problem": problem or "none"})
+            _print(args, {"store": _store_of(objects), "offset": name.offset, "problem": problem or "none"})
     return DAMAGED if damaged else 0
 
 
@@ -103,17 +103,17 @@ def _problem(objects: StoreObjects, name: IndexName, sound: set[str]) -> str | N
     return None
 
 
-def _restore(given: argparse.Namespace) -> int:
-    objects, path = _store_named(given), given.path
+def _restore(args: argparse.Namespace) -> int:
+    objects, path = _store_named(args), args.path
     with translated_system_errors(path):
         if os.path.lexists(path) and not (path.is_dir() and (is_unused(path) or is_unfinished(path))):
             raise ConfigError(
                 f"{path} is there already, and nothing of it is replaced: name a folder that does not exist"
             )
-    names = [name for name in objects.indexes() if given.offset in (None, name.offset)]
+    names = [name for name in objects.indexes() if args.offset in (None, name.offset)]
     if not names:
-        of_offset = "" if given.offset is None else f" of offset {given.offset}"
-        raise ConfigError(f"{given.store} has no snapshot{of_offset} in {given.location}: see txstores snapshots list")
+        of_offset = "" if args.offset is None else f" of offset {args.offset}"
+        raise ConfigError(f"{args.store} has no snapshot{of_offset} in {args.location}: see txstores snapshots list")
     for name in names:
         try:
             index = _restored(objects, name, path)
@@ -121,7 +121,7 @@ def _restore(given: argparse.Namespace) -> int:
             print(f"The snapshot of offset {name.offset} was not used: {error}", file=sys.stderr)
             continue
         facts = {"offset": index.offset, "backend": index.kind.backend, "bytes": index.num_bytes, "path": str(path)}
-        _print(given, {"store": given.store, **facts})
+        _print(args, {"store": args.store, **facts})
         return 0
     return DAMAGED
 
@@ -135,13 +135,13 @@ def _restored(objects: StoreObjects, name: IndexName, path: Path) -> SnapshotInd
     return index
 
 
-def _prune(given: argparse.Namespace) -> int:
-    if given.keep < 1 or not 0 <= given.grace_s < float("inf"):
-        raise ConfigError(f"--keep is 1 or more and --grace-s 0 or more, not {given.keep} and {given.grace_s}")
-    for objects in _stores_in(given.location):
-        removed = prune(objects, given.keep, given.grace_s)
+def _prune(args: argparse.Namespace) -> int:
+    if args.keep < 1 or not 0 <= args.grace_s < float("inf"):
+        raise ConfigError(f"--keep is 1 or more and --grace-s 0 or more, not {args.keep} and {args.grace_s}")
+    for objects in _stores_in(args.location):
+        removed = prune(objects, args.keep, args.grace_s)
         _print(
-            given,
+            args,
             {
                 "store": _store_of(objects),
                 "removed_snapshots": removed.num_indexes,
@@ -162,17 +162,17 @@ def _stores_in(location: str) -> Iterator[StoreObjects]:
         yield StoreObjects(folder, partition)
 
 
-def _store_named(given: argparse.Namespace) -> StoreObjects:
-    stores = {_store_of(objects): objects for objects in _stores_in(given.location)}
-    if given.store not in stores:
-        near = nearest(given.store, stores)
-        raise ConfigError(f"{given.location} has no snapshots of {given.store}{near}: see txstores snapshots list")
-    return stores[given.store]
+def _store_named(args: argparse.Namespace) -> StoreObjects:
+    stores = {_store_of(objects): objects for objects in _stores_in(args.location)}
+    if args.store not in stores:
+        near = nearest(args.store, stores)
+        raise ConfigError(f"{args.location} has no snapshots of {args.store}{near}: see txstores snapshots list")
+    return stores[args.store]
 
 
 def _store_of(objects: StoreObjects) -> str:
     return unquote(folder_name(objects.partition))
 
 
-def _print(given: argparse.Namespace, line: Line) -> None:
-    print((as_json if given.json else as_text)(line))
+def _print(args: argparse.Namespace, line: Line) -> None:
+    print((as_json if args.json else as_text)(line))
