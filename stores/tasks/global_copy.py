@@ -27,12 +27,12 @@ from stores.snapshots.objects import WHOLE_TOPIC
 from stores.tasks.directory.replacement import complete, remove_unfinished
 from stores.tasks.directory.task_files import FollowingStore
 from stores.tasks.global_dead_letters import GlobalDeadLetters
-from stores.tasks.global_takeover import GlobalTakeover
 from stores.tasks.identifier import check_topic
 from stores.tasks.on_error import DeadLetterTopic, OnError, check_dead_letter_topic, checked_on_error
 from stores.tasks.stores.file_snapshots import begin_from_snapshot, snapshots_of
 from stores.tasks.stores.log_follower import RESTORING, ColumnReader, LogFollower, OnRestore, Piece, piece_limits
 from stores.tasks.stores.log_format import VERSION_HEADER, Conversion
+from stores.tasks.stores.takeover import GlobalTakeover
 from stores.topic import Topic, topic_name
 
 _log = logging.getLogger(__name__)

@@ -11,7 +11,11 @@ does not have any more.
 A folder that can't be taken over is removed like a store that can't be trusted, and restored from its changelog. One
 that another configuration could take over is refused unchanged, as a store of the library is.
 
-Source: KIP-892, "Upgrading", "Interactive Query .position Offsets"; Kafka Streams 4.1.
+The checkpoint file in the folder ``global`` has the offset of the next record of each partition of a global store's
+topic. A partition without one is read from its start.
+
+Source: KIP-892, "Upgrading", "Interactive Query .position Offsets"; KIP-99; Kafka Streams 4.1,
+``GlobalStateManagerImpl``, ``GlobalStateUpdateTask``.
 """
 
 from __future__ import annotations
@@ -43,7 +47,9 @@ from stores.records.serdes import Float64Serde, Int64Serde
 from stores.records.timestamped import TimestampedKind
 from stores.records.versioned import VersionedKind
 from stores.registry import StoreBackend, backend_named
+from stores.tasks.directory.entry_files import CheckpointFile
 from stores.tasks.directory.replacement import replace_store
+from stores.tasks.directory.state_directory import CHECKPOINT_FILE
 from stores.tasks.directory.store_places import (
     ENGINE_FOLDER,
     FORMER_END,
@@ -338,6 +344,59 @@ class TaskTakeover(Takeover):
             f"the changelog {topic}-{number} is empty, and Kafka Streams has left records in {self._left_in}: "
             "use its application ID and its brokers, or remove that folder to start over"
         )
+
+
+class GlobalTakeover(Takeover):
+    """The takeover of a global store by the one of ``plan``, which is at ``FOLDER/ENGINE/NAME``."""
+
+    def __init__(self, plan: FollowingStore) -> None:
+        self._folder_path = folder = plan.path.parents[1]
+        super().__init__(plan, folder / ENGINE_FOLDER / plan.name)
+        self._checkpoint = CheckpointFile(folder / CHECKPOINT_FILE)
+        self._starts: Mapping[TopicPartition, int] = {}
+
+    def run(self, starts: Mapping[TopicPartition, int]) -> str | None:
+        """Take the store over if Kafka Streams has left one. ``starts`` has the first offset of each partition.
+
+        Return the reason if it was removed instead, to be read whole. Raises: StoreIncompatibleError if only another
+        configuration can take it over; StoreLockedError if Kafka Streams has it open; StoreUnavailableError;
+        ChangelogError. Kafka's folder is then as it was.
+        """
+        if not backend_named(self._config.backend).persistent:
+            return None
+        self._starts, reason = starts, None
+        try:
+            self._take()
+        except (StoreCorruptedError, TaskCorruptedError) as error:
+            reason = str(error)
+            _log.warning("global store %r is to be read whole: %s", self._name, reason)
+            self.discard()
+        # What they say is in the store now, or is gone with that of Kafka Streams.
+        for partition in starts:
+            self._checkpoint.forget(partition)
+        position = self._folder_path / f"{self._name}.position"
+        with translated_system_errors(position):
+            remove_durably(position)
+        return reason
+
+    def _end(self, kept: End | None) -> End:
+        known = self._checkpoint.known() if kept is None else kept.offsets
+        following = {partition: at for partition, at in known.items() if partition in self._starts}
+        if not following:
+            where = "the checkpoint file" if kept is None else "its database"
+            raise self._refused(f"{where} has no offset of its topic")
+        for partition, at in following.items():
+            end = self._changelog.end_offset(partition)
+            if not self._starts[partition] <= at <= end:
+                raise self._refused(
+                    f"it goes on at offset {at} of {partition.topic}-{partition.partition}, which can be read from "
+                    f"{self._starts[partition]} to {end}"
+                )
+        offsets = {partition: at - 1 for partition, at in following.items() if at}
+        return End(offsets, offsets)
+
+    def _log_lost(self) -> None:
+        return None
 
 
 def _remove_empty(folders: Iterable[Path]) -> None:
