@@ -8,7 +8,7 @@
     data/        the engine's files
     data.tmp/    the staging store of a dual store; the spills of an indexed batch, while there are any
     commit       the commit marker of a dual store, while there is one
-    damaged      the damage that a reader has found, until the store is checked (``stores.tasks.stores.noted_damage``)
+    damaged      the damage that a reader has found, until the store is checked (``stores.tasks.stores.log_follower``)
 
 Anything else in the folder is foreign, and is not touched.
 """

@@ -1,4 +1,9 @@
-"""A store that follows a log: it is opened, wiped if it does not fit the log, and written in pieces of bounded size."""
+"""A store that follows a log: it is opened, wiped if it does not fit the log, and written in pieces of bounded size.
+
+A reader outside of the function, such as a view or a query, reads what the task itself may not read for long. Its error
+comes to a caller who can't restore the store. So it notes the damage beside the store, and the next opening by a task
+checks whether it is still there.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +22,16 @@ from typing import Any, ClassVar
 
 from stores.changelog.interface import Changelog, RecordColumns
 from stores.config import StoreConfig
-from stores.errors import StoreCorruptedError, StoreError, StoreTooNewError
+from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreTooNewError, damaged
 from stores.failpoints import Part, declare, reach
+from stores.files.creation import DAMAGE_FILE
+from stores.files.plain_files import translated_system_errors
 from stores.interface import IsolationLevel, KeyValueStore, Position, PositionBound, RecoveryOutcome, TopicPartition
 from stores.records.record_kind import check_untyped
 from stores.registry import backend_named
 from stores.tasks.stores.log_format import Conversion
 from stores.tasks.stores.log_identity import keep_log_id, other_log, too_old
 from stores.tasks.stores.log_start import needed_from
-from stores.tasks.stores.noted_damage import check_noted
 from stores.tasks.stores.replay_bound import ReplayBound
 
 BEFORE_WRITE = declare(
@@ -286,6 +292,34 @@ class LogFollower:
         """Close the store, if it was ever opened. May be called more than once."""
         if hasattr(self, "store"):
             self.store.close()
+
+
+def check_noted(store: KeyValueStore, path: Path) -> None:
+    """Check a store in the folder ``path`` whole if a reader has noted damage. The note of a sound store is removed.
+
+    It takes the time of a few scans. Raises: StoreCorruptedError; StoreUnavailableError if the note can't be removed.
+    """
+    note = path / DAMAGE_FILE
+    if not store.persistent or not note.exists():
+        return
+    if is_damaged(store):
+        raise damaged(f"a reader has found damage of {path}, and a check found it again")
+    with translated_system_errors(note):
+        note.unlink()
+    _log.warning("a reader had found damage of %s, and a check of the whole store found none", path)
+
+
+def is_damaged(store: KeyValueStore) -> bool:
+    """Return whether a verification or a scan of all data, staged writes included, finds damage."""
+    try:
+        store.verify()
+        with store.all() as pairs:
+            for _ in pairs:
+                pass
+    except (StoreCorruptedError, CommitFailedError):
+        # An engine that has aborted its transaction because of the damage can't be read.
+        return True
+    return False
 
 
 def restore(

@@ -45,6 +45,8 @@ from stores.tasks.stores.log_follower import (
     Restored,
     RestoreProgress,
     RestoreReport,
+    check_noted,
+    is_damaged,
     reported,
     restore,
     warn_of_missing,
@@ -52,7 +54,6 @@ from stores.tasks.stores.log_follower import (
 from stores.tasks.stores.log_format import FOLLOWED, LOGGED, rewrite
 from stores.tasks.stores.log_identity import check_log, too_old
 from stores.tasks.stores.log_start import CommittedStreamTime, LogStart, first_needed
-from stores.tasks.stores.noted_damage import check_noted, is_damaged
 from stores.tasks.stores.shown_store import ShownStore
 from stores.tasks.stores.store_format import StoreFormat, history_of
 from stores.tasks.stores.store_metrics import TaskStoreCounters
@@ -403,9 +404,8 @@ class TaskStore(LogFollower):
 
     def commit(self, offset: int | None) -> Failure | None:
         """Commit with the offset in the changelog (None: nothing was logged). Return an error for ``catch_up``."""
-        store = self.store
         try:
-            store.commit({} if offset is None else {self.partition: offset})
+            self.store.commit({} if offset is None else {self.partition: offset})
         except _FAILURES as error:
             return error
         if offset is not None:
