@@ -27,11 +27,10 @@ from stores.spark.arguments import (
     parsed_output,
     prepare_python,
 )
-from stores.spark.batch_wise import BatchWise
 from stores.spark.context import TIMES
 from stores.spark.figures import figures_of, observed, with_column, with_figures
 from stores.spark.plan import PARTITION_COLUMN, Plan, QueryBatch
-from stores.spark.record_wise import RecordWise, checked_output, topics_by_name
+from stores.spark.record_wise import BatchWise, RecordWise, checked_output, topics_by_name
 from stores.spark.rows import REFUSE
 from stores.spark.watermark import absolute
 from stores.tasks.settings import BATCH_MAX_BYTES, BATCH_MAX_RECORDS

@@ -16,10 +16,9 @@ from stores.changelog.interface import Record
 from stores.config import StoreConfig
 from stores.records import INT64, STR, KeyValue, TimestampedKeyValue, Window
 from stores.spark import task
-from stores.spark.batch_wise import BatchWise
 from stores.spark.context import TIMES
 from stores.spark.plan import PARTITION_COLUMN, Plan, QueryBatch
-from stores.spark.record_wise import RecordWise, topics_by_name
+from stores.spark.record_wise import BatchWise, RecordWise, topics_by_name
 from stores.tasks import Batch, Topic
 from stores.tests.spark.counting import QUERY, plan
 

@@ -13,9 +13,9 @@ import pytest
 from stores.changelog.interface import Record
 from stores.interface import TopicPartition
 from stores.records import FLOAT64, INT64, JSON, STR
-from stores.spark.batch_wise import BatchWise
 from stores.spark.plan import PARTITION_COLUMN
 from stores.spark.record_columns import inputs_of, records_of
+from stores.spark.record_wise import BatchWise
 from stores.tasks import Batch, Topic
 from stores.tasks.arrow_records import ArrowRecords
 from stores.tests.spark.batches import FEW, HEADERS, TEXTS, TOTALS, as_rows, batch_plan, rows_of
@@ -100,7 +100,7 @@ def test_a_batch_has_one_input_in_order_and_ends_at_the_first_of_its_bounds(
 def test_batches_are_as_large_as_they_may_be_whatever_spark_sends_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_rows: int
 ) -> None:
-    monkeypatch.setattr("stores.spark.batch_wise._PIECE_ROWS", piece_rows)
+    monkeypatch.setattr("stores.spark.record_wise._PIECE_ROWS", piece_rows)
     sizes: list[int] = []
     parts = [interleaved().drop_columns(["topic", "partition"])] * 7
     rows_of(batch_plan(tmp_path, lambda batch, context: sizes.append(len(batch)), max_records=32), 0, parts)

@@ -16,8 +16,7 @@ from stores.changelog.interface import Record
 from stores.errors import DeserializationError, ProducerFencedError
 from stores.records import INT64, STR
 from stores.spark import local_state, task
-from stores.spark.batch_wise import BatchWise
-from stores.spark.record_wise import RecordWise
+from stores.spark.record_wise import BatchWise, RecordWise
 from stores.tasks import Batch, Topic
 from stores.tests.forked_call import call_until_killed
 from stores.tests.spark.batches import (

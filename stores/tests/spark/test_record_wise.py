@@ -21,10 +21,9 @@ from stores.errors import ConfigError, DeserializationError, StoreError
 from stores.interface import TopicPartition
 from stores.records import INT64, STR
 from stores.spark import task
-from stores.spark.batch_wise import BatchWise
 from stores.spark.context import TIMES
 from stores.spark.plan import PARTITION_COLUMN, Plan, QueryBatch
-from stores.spark.record_wise import RecordContext, RecordWise, checked_output, topics_by_name
+from stores.spark.record_wise import BatchWise, RecordContext, RecordWise, checked_output, topics_by_name
 from stores.tasks import StreamTask, TaskContext, TaskId, Topic
 from stores.tests.spark.batches import COLUMNS, KINDS, OUTPUT
 from stores.tests.spark.counting import QUERY, close_all, plan
