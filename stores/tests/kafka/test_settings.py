@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from stores.changelog.kafka import KafkaChangelog
+from stores.changelog.kafka.changelog import due_settings, loses_records, store_topic_settings
 from stores.changelog.kafka.client import OWN, ClientSettings, LostRequests
-from stores.changelog.kafka.topic_settings import due_settings, loses_records, store_topic_settings
 from stores.errors import ChangelogError, ChangelogTimeoutError, ConfigError
 
 NOBODY = {"bootstrap.servers": "127.0.0.1:9"}
