@@ -16,7 +16,7 @@ import pytest
 
 from stores.changelog import SqliteChangelog
 from stores.files import creation, folder
-from stores.snapshots import Snapshots, pruning, restoring, sending, taking
+from stores.snapshots import Snapshots, pruning, restoring, taking
 from stores.tasks.directory import replacement
 from stores.tasks.directory.replacement import DECIDED, RENAMED, SYNCED
 from stores.tasks.directory.store_places import ENDS, beside
@@ -57,7 +57,7 @@ class KillOfSnapshot(NamedTuple):
 
 def taking_cases() -> Iterator[KillOfSnapshot]:
     for backend in (INDEXED, LMDB, SQLITE):
-        for failpoint in (taking.BEGUN, sending.PART_SENT, taking.SENT, folder.ASIDE_WRITTEN):
+        for failpoint in (taking.BEGUN, taking.PART_SENT, taking.SENT, folder.ASIDE_WRITTEN):
             yield KillOfSnapshot(backend, failpoint, counts=False)
         for failpoint in (folder.IN_PLACE, taking.INDEXED):
             yield KillOfSnapshot(backend, failpoint, counts=True)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stores import failpoints
 from stores.changelog import Changelog
-from stores.snapshots import restoring, sending
+from stores.snapshots import restoring, taking
 from stores.snapshots.index import IndexName
 from stores.snapshots.objects import FILES, INDEX
 from stores.snapshots.pruning import outdated_names, prune
@@ -184,7 +184,7 @@ def test_a_restore_while_snapshots_are_taken_and_pruned_is_whole(tmp_path: Path,
 def test_the_part_that_is_sent_is_kept_from_a_prune_at_that_moment(tmp_path: Path, log: Changelog) -> None:
     snapshots = settings(tmp_path, keep=1, grace_ms=3_600_000)
     objects = objects_in(snapshots)
-    failpoints.arm(sending.PART_SENT, lambda: prune(objects, 1, 3_600.0) and None)
+    failpoints.arm(taking.PART_SENT, lambda: prune(objects, 1, 3_600.0) and None)
     try:
         with closing(snapping(tmp_path, log, INDEXED, snapshots)) as task:
             task.open()

@@ -13,7 +13,7 @@ import pytest
 from stores import failpoints
 from stores.changelog import SqliteChangelog
 from stores.errors import ProducerFencedError
-from stores.snapshots import sending, taking
+from stores.snapshots import taking
 from stores.tests.snapshots.snapshotting import (
     RECORDS,
     WITHIN_S,
@@ -61,7 +61,7 @@ def await_pause(pid: int) -> None:
 
 
 @pytest.mark.parametrize("backend", [INDEXED, "lmdb-native", "sqlite-indexed-batch"])
-@pytest.mark.parametrize("failpoint", [sending.PART_SENT, taking.SENT])
+@pytest.mark.parametrize("failpoint", [taking.PART_SENT, taking.SENT])
 def test_a_paused_owner_that_wakes_later_does_no_harm(tmp_path: Path, backend: str, failpoint: str) -> None:
     snapshots = settings(tmp_path)
     with SqliteChangelog(tmp_path / "log.sqlite") as log:
