@@ -12,9 +12,8 @@ import pytest
 from harness.experiment import Claim, Request
 from harness.experiments.iofaults.case import IoFaultCase
 from harness.experiments.iofaults.classes import PointClasses, Resolution, role
-from harness.experiments.iofaults.covered import seen_in
 from harness.experiments.iofaults.detection import Drawing, drawing
-from harness.experiments.iofaults.experiment import IoFaults
+from harness.experiments.iofaults.experiment import IoFaults, seen_in
 from harness.experiments.iofaults.fault import IO_FAULTS, Guide
 from harness.experiments.iofaults.plan import (
     FURTHER,

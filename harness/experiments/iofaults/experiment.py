@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, replace
 from functools import partial
 from pathlib import Path
@@ -28,11 +29,10 @@ from harness.experiment import (
     TrialWorker,
 )
 from harness.experiments.iofaults import plan
-from harness.experiments.iofaults.case import NOT_TRIED, Asked, is_wrong, read_asked
-from harness.experiments.iofaults.covered import seen_in
+from harness.experiments.iofaults.case import NOT_TRIED, Asked, IoFaultCase, is_wrong, read_asked
 from harness.experiments.iofaults.detection import mutant_row, untried_row
 from harness.experiments.iofaults.fault import IO_FAULTS
-from harness.experiments.iofaults.plan import PlannedCase, PlannedMutant
+from harness.experiments.iofaults.plan import PlannedCase, PlannedMutant, group_of
 from harness.experiments.iofaults.power import UnseenWritesError
 from harness.experiments.iofaults.report import (
     PROMISES,
@@ -46,6 +46,7 @@ from harness.experiments.iofaults.report import (
     operations,
     page,
 )
+from harness.experiments.iofaults.subjects import modules_of
 from harness.experiments.iofaults.subsets import (
     Recorded,
     RecordedWriter,
@@ -56,6 +57,7 @@ from harness.experiments.iofaults.subsets import (
 )
 from harness.experiments.iofaults.workshop import Workshop
 from harness.io_trace.recorder import recorder_library
+from harness.mutants import MUTANTS
 from harness.processes.fork_server import ForkServer, ForkServerError
 from harness.report.coverage import Seen
 from harness.report.page import Page, TextTable
@@ -278,6 +280,44 @@ class IoFaults(Experiment[IoTrial]):
     def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
         """Return the page about I/O faults."""
         return page(figures, [str(failure) for failure in self.failures(figures, rows)], str(facts.get(SKIPPED, "")))
+
+
+def seen_in(rows: Sequence[Row]) -> list[Seen]:
+    """Return the classes of all cases, with the points that were explored, and the mutants that were tried."""
+    trials: Counter[tuple[int, int]] = Counter()
+    failures: dict[tuple[int, int], str] = {}
+    for row in rows:
+        if row["kind"] == "operation":
+            trials[row["slice"], row["point"]] += 1
+            if is_wrong(row):
+                failures[row["slice"], row["point"]] = row["repeat"]
+    seen: list[Seen] = []
+    for row in rows:
+        if row["kind"] == "operation_slice":
+            seen += _seen_of_subset(row, trials, failures)
+        elif row["kind"] == "mutant":
+            seen.append(_seen_of_mutant(row))
+    return seen
+
+
+def _seen_of_subset(
+    row: Mapping[str, Any], trials: Mapping[tuple[int, int], int], failures: Mapping[tuple[int, int], str]
+) -> Iterator[Seen]:
+    fault = IO_FAULTS[row["fault"]]
+    group = group_of(IoFaultCase(row["backend"], row["durability"], row["fault"], row["variant"]))
+    modules = modules_of(row["backend"])
+    for name, points in json.loads(row["classes"]).items():
+        places = [(row["slice"], point) for point in points]
+        number = sum(trials.get(place, 0) for place in places)
+        failure = next((failures[place] for place in places if place in failures), "")
+        yield Seen(group, name, modules, len(points), number * fault.kills, number * fault.losses, failure)
+
+
+def _seen_of_mutant(row: Mapping[str, Any]) -> Seen:
+    planned = PlannedMutant(row["mutant"], row["backend"], row["fault"], row["seed"], row["wanted"] != "not seen")
+    modules = (*modules_of(row["backend"]), MUTANTS[row["mutant"]].build.__module__)
+    failure = row["repeat"] if is_wrong(row) else ""
+    return Seen(planned.group, planned.name, modules, int(row["result"] != NOT_TRIED), failure=failure)
 
 
 def explore(subset: Subset, fork_server: ForkServer | None = None, deadline: Deadline = NEVER) -> list[Row]:
