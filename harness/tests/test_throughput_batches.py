@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from harness.experiments.throughput import record_parts
-from harness.experiments.throughput.batches import batch_ratios
-from harness.experiments.throughput.experiment import run
+from harness.experiments.throughput.experiment import batch_ratios, run
 from harness.experiments.throughput.measurement import Configuration, PartitionWork, write_pairs
 from harness.experiments.throughput.plan import ThroughputGrid as Grid
 from harness.experiments.throughput.record_parts import PARTS, PartClock

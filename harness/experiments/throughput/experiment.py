@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 
 from hdrh.histogram import HdrHistogram
@@ -15,7 +16,6 @@ from harness import replay
 from harness.experiment import Experiment, Figures, Outcome, Request, Row, Rows, TrialPlacement, TrialWorker
 from harness.experiments.needs import needs_so_far
 from harness.experiments.throughput import plan
-from harness.experiments.throughput.batches import batch_ratios
 from harness.experiments.throughput.measurement import (
     DUMP_FILE,
     LATENCY_DIGITS,
@@ -30,14 +30,55 @@ from harness.experiments.throughput.report import QUERY, REPORT, WRONG_ENDS, cha
 from harness.folders import temporary_folder
 from harness.processes.child import figures_in
 from harness.processes.fork_server import ForkServer
-from harness.processes.load import LOAD_COLUMNS, load_columns
+from harness.processes.load import LOAD_COLUMNS, is_busy, load_columns
 from harness.report import text
 from harness.report.page import Page
+from harness.report.ratios import ratio_of
+from harness.workloads.batches import SUFFIX, record_form
 from harness.workloads.event_log import EVENT_LOG
 from harness.workloads.new_york_flights import departures
 from harness.workloads.tasks import Departures, workload
 from stores.errors import ConfigError
 from stores.registry import backend_named, check_options, checked_durability
+
+AT_LEAST: Mapping[tuple[str, int], float] = MappingProxyType(
+    {
+        ("count", 1_000): 3.0,
+        ("count", 10_000): 4.0,
+        ("flights", 1_000): 2.0,
+        ("flights_by_hour", 1_000): 2.0,
+        ("aircraft_sessions", 1_000): 2.0,
+    }
+)
+"""The thresholds by workload and records per commit, over the embedded changelog; other ratios are only reported."""
+_CELL = ("backend", "durability", "records_per_commit", "partitions")
+
+
+def batch_ratios(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    """Yield a row of kind "ratio" for each cell with both forms: how much faster a record is in batches."""
+    cells: dict[tuple[Any, ...], dict[str, dict[int, Row]]] = {}
+    for row in rows:
+        if row["records"]:
+            cell = (record_form(row["workload"]), *(row[name] for name in _CELL))
+            cells.setdefault(cell, {}).setdefault(row["workload"], {})[row["repeat"]] = row
+    for (name, backend, durability, size, _), forms in cells.items():
+        single, batched = forms.get(name, {}), forms.get(name + SUFFIX, {})
+        repeats = [(single[each], batched[each]) for each in single if each in batched]
+        if repeats:
+            yield {
+                "kind": "ratio",
+                "claim": f"the workload {name} with process_batch, against itself with process",
+                "subject": backend,
+                "yardstick": f"{name}, record by record",
+                "durability": durability,
+                "records_per_commit": size,
+                "at_least": AT_LEAST.get((name, size)),
+                **ratio_of(
+                    [many["records_per_s"] / one["records_per_s"] for one, many in repeats],
+                    sum(is_busy(one) or is_busy(many) for one, many in repeats),
+                    [one["cpu_s"] / one["records"] / (many["cpu_s"] / many["records"]) for one, many in repeats],
+                ),
+            }
 
 
 class Throughput(Experiment[ThroughputTrial]):
