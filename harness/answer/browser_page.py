@@ -9,7 +9,7 @@ from typing import Any
 from harness.answer import first_screen
 from harness.answer.choice import Choice, busy_notice, choices
 from harness.answer.frontier import landscapes
-from harness.answer.history import HISTORY_FILE, Line, others, timelines
+from harness.answer.history import HISTORY_FILE, Line, others, timelines, updates
 from harness.answer.lost_cells import WORSE, loss_table, lost_cells
 from harness.answer.results import (
     HOW_PICKED,
@@ -20,7 +20,6 @@ from harness.answer.results import (
     problems_of,
     summary_table,
 )
-from harness.answer.updates import updates
 from harness.report import text
 from harness.report.charts import LOOKS
 from harness.report.coverage_page import coverage_sentences

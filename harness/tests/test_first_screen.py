@@ -16,10 +16,9 @@ from harness.answer.browser_page import browser_page
 from harness.answer.choice import Choice, choices
 from harness.answer.first_screen import compared, default_advice, picker_data, picture, proven, to_take
 from harness.answer.frontier import HEAD, Value, frontier_svg, landscapes
-from harness.answer.history import HistoryEntry, Line
+from harness.answer.history import HistoryEntry, Line, updates
 from harness.answer.lost_cells import loss_table, lost_cells
 from harness.answer.results import all_figures, all_pages, first_page, level_sentence
-from harness.answer.updates import updates
 from harness.experiments.needs import MEASURES, NEEDS
 from harness.experiments.throughput.report import reference
 from harness.report import environment
