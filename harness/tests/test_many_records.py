@@ -16,8 +16,7 @@ from harness.experiment import Request, TrialWorker
 from harness.experiments.registry import grid_of
 from harness.experiments.scale import experiment as scale_module
 from harness.experiments.scale import steps
-from harness.experiments.scale.experiment import Scale, ScaleGrid, ScaleTrial, run_scale
-from harness.experiments.scale.report import REPORT, findings
+from harness.experiments.scale.experiment import REPORT, Scale, ScaleGrid, ScaleTrial, findings, run_scale
 from harness.experiments.store_of_records import STORE, StoreOfRecords
 from harness.processes.apart import NoMemoryLimitError, memory_kills, memory_limit
 from harness.processes.child import MeasurementFailedError, figures_in
