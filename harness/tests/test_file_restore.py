@@ -14,8 +14,14 @@ import pytest
 from harness.budget import DEFAULT, NIGHT, PROFILES, Deadline
 from harness.experiment import Request
 from harness.experiments.file_restore import steps
-from harness.experiments.file_restore.experiment import FileRestore, FileRestoreTrial, run_file_restore
-from harness.experiments.file_restore.report import COPY_AT_LEAST, REPLAY_AT_LEAST, ratios
+from harness.experiments.file_restore.experiment import (
+    COPY_AT_LEAST,
+    REPLAY_AT_LEAST,
+    FileRestore,
+    FileRestoreTrial,
+    ratios,
+    run_file_restore,
+)
 from harness.experiments.store_of_records import STORE, StoreOfRecords
 from harness.processes.load import LOAD_COLUMNS, clocks
 from stores.config import StoreConfig
