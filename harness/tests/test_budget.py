@@ -48,8 +48,7 @@ from harness.experiment import (
 from harness.experiments.opening import experiment as opening
 from harness.experiments.opening.experiment import OpeningTrial
 from harness.experiments.registry import experiments
-from harness.experiments.stateful.experiment import Stateful
-from harness.experiments.stateful.report import GOAL_KEYS
+from harness.experiments.stateful.experiment import GOAL_KEYS, Stateful
 from harness.experiments.stateful.trial import StatefulTrial
 from harness.processes.child import MeasurementFailedError, run_program
 from harness.processes.load import LOAD_COLUMNS, median_load

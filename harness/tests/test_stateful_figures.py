@@ -17,8 +17,7 @@ import pytest
 from harness.budget import TimeOverError
 from harness.experiment import Claim, Request
 from harness.experiments.stateful import experiment as stateful
-from harness.experiments.stateful.experiment import Stateful, compared
-from harness.experiments.stateful.report import GOAL_KEYS, GOALS, page
+from harness.experiments.stateful.experiment import GOAL_KEYS, GOALS, Stateful, compared, page
 from harness.experiments.stateful.trial import (
     APPLY,
     JVM,
