@@ -9,7 +9,7 @@ import json
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -20,6 +20,7 @@ from harness.report import text
 from harness.report.figures import Figure, Figures, columns, interval, ratio_ends, rounds_column
 from harness.report.rows import Kinds, Row
 from stores.errors import ConfigError
+from stores.registry import backends
 
 DATABASE_FILE = "rows.db"
 _INDEXED = ("backend", "subject", "durability", "workload")
@@ -27,14 +28,32 @@ _VIEWS: Mapping[str, tuple[str, str]] = {
     "opening_ready": ("opening", "select *, open_s + coalesce(restore_s, 0) as ready_s from opening"),
     "crash_trial": (
         "crash",
-        """select trial_id, scenario, durability, guarantee, backend, failpoint, fault, seed, expected, repeat_command,
-                case when max(result = 'anomaly') then 'anomaly' when min(result = 'valid') then 'valid'
-                    else 'unknown' end as result
-            from crash group by trial_id, scenario, durability, guarantee, backend, failpoint, fault, seed, expected""",
+        """with trial as (
+                select trial_id, scenario, durability, guarantee, backend, failpoint, fault, seed, expected,
+                    repeat_command, acknowledged, kept, replayed, lost,
+                    case when max(result = 'anomaly') then 'anomaly' when min(result = 'valid') then 'valid'
+                        else 'unknown' end as result,
+                    group_concat(checker || ': ' || coalesce(nullif(detail, ''), result), '; ')
+                        filter (where result <> 'valid') as found
+                from crash
+                group by trial_id, scenario, durability, guarantee, backend, failpoint, fault, seed, expected)
+            select *, result is expected or (expected is 'anomaly' and result = 'valid'
+                and max(result = 'anomaly') over (partition by scenario, backend)) as as_expected
+            from trial""",
     ),
 }
-"""The views: each with the kind of rows that it needs, and its query."""
-_FUNCTIONS = (text.exact, text.ratio, text.duration, text.size, text.level_place)
+"""The views: each with the kind of rows that it needs, and its query.
+
+If an anomaly is expected, because of a mutant, one trial of the scenario and backend with an anomaly is enough.
+"""
+
+
+def isolates(backend: str) -> bool:
+    """Return True for a backend, of those that exist here, that isolates uncommitted writes."""
+    return backend in backends() and backends()[backend].transactional
+
+
+_FUNCTIONS = (text.exact, text.ratio, text.duration, text.size, text.level_place, isolates)
 _AGGREGATES: Mapping[str, Callable[[list[float]], float | None]] = {
     "median": median,
     "interval_from": lambda repeats: ends.low if (ends := interval(repeats)) else None,
@@ -129,6 +148,7 @@ def _answer(tables: Mapping[str, tuple[Mapping[str, type], Sequence[Row]]], sql:
     try:
         for name, (types, lines) in tables.items():
             _add_table(database, name, types, lines)
+        _add_views(database, tables)
         for function in _FUNCTIONS:
             connection.create_function(function.__name__, 1, function, deterministic=True)
         for name, result in _AGGREGATES.items():
@@ -166,11 +186,15 @@ def _fill(file: Path, kinds: Kinds, rows: Mapping[str, Sequence[Row]], figures: 
         for kind, of_kind in figures.items():
             if of_kind:
                 _add_table(database, f"{kind}_figure", {}, of_kind)
-        for name, (kind, sql) in _VIEWS.items():
-            if kind in rows:
-                database.create_view(name, sql)
+        _add_views(database, rows)
     finally:
         database.close()
+
+
+def _add_views(database: Any, kinds: Container[str]) -> None:
+    for name, (kind, sql) in _VIEWS.items():
+        if kind in kinds:
+            database.create_view(name, sql)
 
 
 def _add_table(database: Any, name: str, columns: Mapping[str, type], lines: Sequence[Row]) -> None:

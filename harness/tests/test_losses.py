@@ -8,7 +8,8 @@ import pytest
 
 from harness.checkers.evidence import Acknowledged, Evidence, FoundStore, LaterProcess, Log, RestoredStore
 from harness.checkers.losses import Commits, commits_of
-from harness.experiments.crash.report import LOSSES, crash
+from harness.experiments.crash.experiment import Crash
+from harness.experiments.crash.report import LOSSES
 from harness.experiments.iofaults.report import LOSSES as OF_FAULTS
 from harness.experiments.iofaults.report import in_words, operations
 from harness.tests.made_up_rows import made_up_rows
@@ -53,7 +54,7 @@ def test_a_commit_counts_once_at_the_first_death_after_it() -> None:
 
 
 def test_the_table_shows_the_controls_beside_the_sound_stores() -> None:
-    [table] = LOSSES.tables({"crash": crash(made_up_rows()["crash"])})
+    [table] = LOSSES.tables(Crash().figures(made_up_rows()))
     assert list(table.head[2:6]) == ["acknowledged", "kept", "replayed", "lost"]
     for row in table.rows:
         acknowledged, kept, replayed, lost = (0 if cell == "-" else int(cell) for cell in row[2:6])

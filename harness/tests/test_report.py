@@ -7,6 +7,7 @@ import re
 import shutil
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,10 +16,12 @@ from harness.answer.browser_page import browser_page
 from harness.answer.choice import busy_notice, choices
 from harness.answer.results import all_figures, all_pages, first_page, proven, summary_table, unproven
 from harness.answer.write import TABLE_BEGIN, TABLE_END, publish, with_table, write_report
-from harness.experiments.crash.report import crash_tables, crash_trials
+from harness.experiments.crash.experiment import Crash
+from harness.experiments.crash.report import crash_tables
 from harness.experiments.microbench.experiment import BENCHMARKS, ycsb_tables
 from harness.experiments.opening.report import OPENED, largest_state
 from harness.experiments.throughput.report import THROUGHPUT
+from harness.report.database import lines_of
 from harness.report.figures import Figure
 from harness.report.page import HOW, anchor
 from harness.report.ratios import ratio_sentence, ratio_table, undecided_sentence
@@ -347,6 +350,10 @@ def test_picks_follow_the_rows_and_no_opinion() -> None:
         row["records_per_s"] = 1e6 / row["records_per_s"]
     (first, *_) = choices(all_figures(rows), ENVIRONMENT["backends"])
     assert first.backend == "rocksdb-dual-store"
+
+
+def crash_trials(rows: list[dict[str, Any]]) -> list[Figure]:
+    return lines_of(Crash.columns, {"crash": rows}, "select * from crash_trial")
 
 
 def test_a_trial_is_as_bad_as_its_worst_verdict_and_unknown_is_no_success() -> None:

@@ -17,7 +17,6 @@ from harness.experiment import (
     Claim,
     Each,
     Experiment,
-    Failure,
     Figures,
     Forks,
     Outcome,
@@ -28,11 +27,12 @@ from harness.experiment import (
     TrialWorker,
 )
 from harness.experiments.crash.plan import SIZES, CrashGrid, crash_matrix, first_kills
-from harness.experiments.crash.report import crash, crash_tables, crash_trials, page
+from harness.experiments.crash.report import FAILED, QUERY, crash_tables, page
 from harness.experiments.crash.run import DEADLINE_S, CrashOutcome, examine
 from harness.experiments.crash.trial import CrashTrial, admitted
 from harness.faults import FAULTS
 from harness.report.coverage import Coverage, Group, Seen
+from harness.report.database import lines_of
 from harness.report.page import Page, TextTable
 from harness.typed_maps import IN_TURN
 from stores.registry import backend_named
@@ -55,7 +55,8 @@ class Crash(Experiment[CrashTrial]):
     answers = True
     share = 10
     forks = Forks.PLAIN
-    figures_by = {"crash": crash}
+    figures_by = {"crash": QUERY}
+    failed_by = FAILED
     columns = {
         "crash": {
             "trial_id": str,
@@ -160,7 +161,9 @@ class Crash(Experiment[CrashTrial]):
 
     def covered(self, trials: Sequence[CrashTrial], rows: Sequence[Row]) -> list[Seen]:
         """Return the classes of the trials: cells of the crash matrix, by kind of store."""
-        results = {each["trial_id"]: each for each in crash_trials(rows)}
+        results = {
+            each["trial_id"]: each for each in lines_of(self.columns, {"crash": rows}, "select * from crash_trial")
+        }
         names = {trial.backend for trial in trials}
         every = crash_matrix(names, seeds=range(len(IN_TURN)), profile=NIGHT)  # Each cell with each kind of store.
         there = {(seen.group, seen.name): seen for seen in (_seen(trial, None) for trial in every)}
@@ -174,19 +177,6 @@ class Crash(Experiment[CrashTrial]):
         """Return a sentence if nothing failed."""
         told = "Every crash trial ended as expected, and every end state is right."
         return told if rows.get("crash") and all_right else ""
-
-    def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
-        """Return every trial with an unexpected result."""
-        return [
-            Failure(
-                f"{trial['backend']} at {trial['durability']}, {trial['failpoint'] or trial['fault']}, seed "
-                f"{trial['seed']}: {trial['result']}, not {trial['expected']} "
-                f"({'; '.join(trial['found']) or 'nothing found'})",
-                trial["repeat_command"],
-            )
-            for trial in crash_trials(rows.get("crash", ()))
-            if not trial["as_expected"]
-        ]
 
     def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
         """Return the page about crash trials."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from harness.checkers.losses import Commits
 from harness.report import text
@@ -15,57 +14,15 @@ from harness.report.rows import Row
 from harness.report.text import level_order
 from stores.registry import backends
 
-KEY = ("scenario", "durability", "guarantee", "backend", "failpoint", "fault")
-
-
-def crash(rows: Iterable[Row]) -> list[Figure]:
-    """Return one figure per cell of the crash matrix: the number of trials, and of each result.
-
-    A trial's result is the worst of its checkers' results. ``expected`` is the expected result, and ``as_expected`` the
-    number of trials with it.
-    """
-    trials = crash_trials(rows)
-    figures = []
-    for key, group in grouped(trials, (*KEY, "expected")):
-        counts = Counter(trial["result"] for trial in group)
-        figures.append(
-            {
-                "kind": "crash",
-                **key,
-                "trials": len(group),
-                **{result: counts[result] for result in ("valid", "anomaly", "unknown")},
-                "as_expected": sum(trial["as_expected"] for trial in group),
-                "isolates": key["backend"] in backends() and backends()[key["backend"]].transactional,
-                **{name: sum(trial[name] or 0 for trial in group) for name in Commits._fields},
-            }
-        )
-    return figures
-
-
-def crash_trials(rows: Iterable[Row]) -> list[Figure]:
-    """Return one figure per trial: the worst of its verdicts, the details of its checkers, and ``as_expected``.
-
-    If an anomaly is expected, because of a mutant, one trial of the scenario and backend with an anomaly is enough.
-    """
-    trials = []
-    for key, group in grouped(rows, ("trial_id", *KEY, "seed", "repeat_command", "expected", *Commits._fields)):
-        results = {str(row["result"]) for row in group}
-        anomalies = sorted(
-            f"{row['checker']}: {row['detail'] or row['result']}" for row in group if row["result"] != "valid"
-        )
-        trials.append({**key, "result": _worst(results), "found": anomalies})
-    caught = {(trial["scenario"], trial["backend"]) for trial in trials if trial["result"] == "anomaly"}
-    for trial in trials:
-        defect_found = trial["expected"] == "anomaly" and (trial["scenario"], trial["backend"]) in caught
-        trial["as_expected"] = trial["result"] == trial["expected"] or (defect_found and trial["result"] == "valid")
-    return trials
-
-
-def _worst(results: set[str]) -> str:
-    if "anomaly" in results:
-        return "anomaly"
-    return "valid" if results == {"valid"} else "unknown"
-
+_CELL = "scenario, durability, guarantee, backend, failpoint, fault, expected"
+QUERY = f"""select {_CELL}, count(*) as trials, sum(result = 'valid') as valid, sum(result = 'anomaly') as anomaly,
+        sum(result = 'unknown') as unknown, sum(as_expected) as as_expected, isolates(backend) as isolates,
+        {", ".join(f"coalesce(sum({name}), 0) as {name}" for name in Commits._fields)}
+    from crash_trial group by {_CELL} order by {_CELL}"""
+"""The cells of the crash matrix: the number of trials, of each result, and of those that ended as expected."""
+FAILED = """select printf('%s at %s, %s, seed %d: %s, not %s (%s)', backend, durability, coalesce(nullif(failpoint, ''),
+            fault), seed, result, expected, coalesce(found, 'nothing found')) as sentence, repeat_command as repeat
+    from crash_trial where not as_expected order by trial_id, scenario"""
 
 _SOUND, _CONTROL = "expected = 'valid' and isolates", "expected = 'valid' and not isolates"
 _MUTANT = "expected = 'anomaly'"

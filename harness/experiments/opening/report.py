@@ -43,7 +43,7 @@ QUERY = f"""select durability, backend, records, count(*) as repeats,
         {medians("open_s", "restore_s", "replayed", "ready_s", "alone_s", "bare_s", "mark_s")},
         median(replayed / restore_s) as replay_per_s, median(records / whole_restore_s) as restore_per_s,
         {interval_ends("ready_s")}, {by_round("ready_s")}, max(ready_s) as ready_s_high
-    from (select *, open_s + coalesce(restore_s, 0) as ready_s from opening) as timed
+    from opening_ready as timed
     group by durability, backend, records order by durability, backend, records"""
 """Medians over repeats for each backend, level and size; *replay* is the tail's, *restore* that of the whole store."""
 
