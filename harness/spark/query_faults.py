@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -34,7 +34,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from harness.checkers.counting import wrong_records, wrong_rows, wrong_state, wrong_timers
-from harness.experiments.query_faults.faults import BALLAST, FAULTS, Faulty, FaultyRecords, FaultyRows
+from harness.experiments.query_faults.faults import BALLAST, FAULTS, Faulty, FaultyRecords, FaultyRows, QueryFault
 from harness.experiments.query_faults.notes import Notes
 from harness.processes.child import end_with_starter
 from harness.spark import stateful_queries
@@ -50,18 +50,27 @@ from stores.spark.sources import StateTable
 
 @dataclass(frozen=True)
 class Given:
-    """The settings of a trial that its query needs."""
+    """The trial in ``folder``, as its experiment has written it."""
 
     folder: Path
+    workload: str
     fault: str
     backend: str
-    durability: str
-    partitions: int
-    killed_at: tuple[str, ...]
-    full: str
     mutant: str
-    retention: Mapping[str, int]
-    shared_local: bool
+    seed: int
+    master: str
+    batches: int
+    killed_at: Sequence[str]
+
+    @property
+    def met(self) -> QueryFault:
+        """The fault."""
+        return FAULTS[self.fault]
+
+    @property
+    def durability(self) -> Durability:
+        """The level of the stores."""
+        return Durability(self.met.durability)
 
     def events(self, spark: SparkSession, schema: str) -> DataFrame:
         """Return the stream of events, one file in each batch."""
@@ -70,8 +79,8 @@ class Given:
 
     def faulty(self, kind: type[Faulty], process: Callable[..., Any]) -> Faulty:
         """Return the function with the fault."""
-        full = str(self.folder / self.full)
-        return kind(process, str(self.folder), self.fault, self.partitions, self.killed_at, full, self.mutant)
+        full, killed_at = str(self.folder / self.met.full), tuple(self.killed_at)
+        return kind(process, str(self.folder), self.fault, self.met.partitions, killed_at, full, self.mutant)
 
     def arguments(self, kind: type[Faulty], process: Callable[..., Any]) -> dict[str, Any]:
         """Return arguments of ``stateful`` that are those of each query of rows."""
@@ -80,10 +89,10 @@ class Given:
     def places(self) -> dict[str, Any]:
         """Return arguments of ``stateful`` that are those of each query."""
         return {
-            "partitions": self.partitions,
+            "partitions": self.met.partitions,
             "state": self.folder / "state",
-            "local": self.folder / "local" if self.shared_local else None,
-            "retention": Retention(**self.retention),
+            "local": self.folder / "local" if self.met.shared_local else None,
+            "retention": Retention(**self.met.retention),
         }
 
 
@@ -164,13 +173,12 @@ class Counting(QueryWorkload):
         write_batches(folder, batches, seed)
 
     def query(self, spark: SparkSession, given: Given) -> DataFrame:
-        stores = stores_of(given.backend, given.durability)
         return stateful(
             given.events(spark, SCHEMA),
             **given.arguments(FaultyRows, count),
             key="name",
             output=COUNTS_OUTPUT,
-            stores=stores,
+            stores=stores_of(given.backend, given.durability),
             order_by="at",
         )
 
@@ -183,10 +191,9 @@ class Counting(QueryWorkload):
         return Comparison(len(answer), texts)
 
 
-def stores_of(backend: str, durability: str) -> Mapping[str, StoreConfig]:
+def stores_of(backend: str, level: Durability) -> Mapping[str, StoreConfig]:
     """Return the stores of the query: the counts, and one that has the number of batches of the partition."""
     counts = TimestampedKeyValue(key=STR, value=INT64)
-    level = Durability(durability)
     return {
         "counts": StoreConfig(backend, durability=level, records=counts),
         "batches": StoreConfig(backend, durability=level),
@@ -239,15 +246,15 @@ class TimerQuery(QueryWorkload):
         write_batches(folder, batches, seed)
 
     def query(self, spark: SparkSession, given: Given) -> DataFrame:
-        level, fired = Durability(given.durability), KeyValue(key=STR, value=INT64)
+        fired = KeyValue(key=STR, value=INT64)
         return stateful(
             given.events(spark, SCHEMA).withWatermark("at", f"{LATE_MS} milliseconds"),
             **given.arguments(FaultyRows, register),
             key="name",
             output=TIMERS_OUTPUT,
             stores={
-                "fired": StoreConfig(given.backend, durability=level, records=fired),
-                "large": StoreConfig(given.backend, durability=level),
+                "fired": StoreConfig(given.backend, durability=given.durability, records=fired),
+                "large": StoreConfig(given.backend, durability=given.durability),
             },
             on_timer=fire,
             checkpoint=given.folder / "checkpoint",
@@ -296,7 +303,7 @@ class TaskWorkload(QueryWorkload):
         stateful_queries.write_events(self._name, folder, batches=batches, count=_EVENTS * batches, seed=seed)
 
     def query(self, spark: SparkSession, given: Given) -> DataFrame:
-        kinds, level, process = records_of(self._workload), Durability(given.durability), self._workload.process
+        kinds, process = records_of(self._workload), self._workload.process
         function: dict[str, Any] = (
             {"process_batch": given.faulty(FaultyRecords, stateful_queries.in_batches(process))}
             if self._batches
@@ -309,7 +316,7 @@ class TaskWorkload(QueryWorkload):
             **function,
             batch_max_records=_EVENTS // 10,
             stores={
-                name: StoreConfig(given.backend, durability=level, records=kinds.get(name))
+                name: StoreConfig(given.backend, durability=given.durability, records=kinds.get(name))
                 for name in self._workload.store_names
             },
             **given.places(),
@@ -347,22 +354,20 @@ class Driver:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._given: dict[str, Any] = json.loads((folder / ARGUMENTS).read_text())
+        self._given = Given(folder, **json.loads((folder / ARGUMENTS).read_text()))
         self._notes = Notes(folder)
-        self._workload = WORKLOADS[self._given["workload"]]
+        self._workload = WORKLOADS[self._given.workload]
 
     def run(self) -> None:
         """Feed all batches, and write the figures."""
-        arguments = self._given
+        given, fault = self._given, self._given.met
         if not (self._folder / "batches").exists():
-            self._workload.write_batches(self._folder / "batches", arguments["batches"], arguments["seed"])
-        settings = {**_SETTINGS, **arguments["settings"]}
-        with session(
-            "query-faults", arguments["master"], max_failures=arguments["max_failures"], settings=settings
-        ) as spark:
+            self._workload.write_batches(self._folder / "batches", given.batches, given.seed)
+        settings = {**_SETTINGS, **fault.settings}
+        with session("query-faults", given.master, max_failures=fault.max_failures, settings=settings) as spark:
             errors: list[str] = []
             while not self._fed(spark, errors):
-                (self._folder / arguments["full"] / BALLAST).unlink(missing_ok=True)
+                (self._folder / fault.full / BALLAST).unlink(missing_ok=True)
                 if len(errors) == _STARTS_MAX:
                     break
             figures = {**self._figures(spark), "errors": errors}
@@ -386,23 +391,19 @@ class Driver:
         return True
 
     def _started(self, spark: SparkSession) -> StreamingQuery:
-        arguments, folder = self._given, self._folder
-        names = ("fault", "backend", "durability", "partitions", "full", "mutant", "retention", "shared_local")
-        frame = self._workload.query(
-            spark, Given(folder, killed_at=tuple(arguments["killed_at"]), **{name: arguments[name] for name in names})
-        )
-        writer = frame.writeStream.format("parquet").option("checkpointLocation", f"{folder}/checkpoint")
-        return writer.option("path", f"{folder}/sink").start()
+        frame = self._workload.query(spark, self._given)
+        writer = frame.writeStream.format("parquet").option("checkpointLocation", f"{self._folder}/checkpoint")
+        return writer.option("path", f"{self._folder}/sink").start()
 
     def _after(self, number: int) -> None:
         """Do what the fault asks for between the batch ``number`` and the next one."""
-        FAULTS[self._given["fault"]].between(self._notes, number, self._given["batches"], _end_driver)
+        self._given.met.between(self._notes, number, self._given.batches, _end_driver)
 
     def _figures(self, spark: SparkSession) -> dict[str, Any]:
         """Return what is wrong with the sink and with the state at each kept version, and these versions."""
         spark.dataSource.register(StateTable)
         newest = VersionLog.open(self._folder / "state").newest_complete()
-        oldest = max(0, (newest or 0) - self._given["retention"].get("keep_versions", 2))
+        oldest = max(0, (newest or 0) - self._given.met.retention.get("keep_versions", 2))
         versions = list(range(oldest, (newest or 0) + 1))
         try:
             comparison = self._workload.examine(spark, self._folder, versions)

@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -243,21 +243,10 @@ def examine(trial: QueryTrial, folder: Path, say: Callable[[str], None]) -> dict
         if fault.master == CLUSTER:
             cluster = stack.enter_context(SparkCluster(2, cores=fault.cores))
         arguments = {
+            **asdict(trial),
             "master": "local[2]" if cluster is None else cluster.master,
-            "max_failures": fault.max_failures,
-            "settings": dict(fault.settings),
-            "workload": trial.workload,
-            "seed": trial.seed,
             "batches": batches,
-            "partitions": fault.partitions,
-            "fault": trial.fault,
             "killed_at": KILLED_AT if fault.kills else (),
-            "full": fault.full,
-            "mutant": trial.mutant,
-            "backend": trial.backend,
-            "durability": fault.durability,
-            "retention": dict(fault.retention),
-            "shared_local": fault.shared_local,
         }
         (folder / "arguments.json").write_text(json.dumps(arguments))
         starts = 0
