@@ -359,7 +359,7 @@ def _mutants(given: argparse.Namespace) -> int:
 
 
 def _list(given: argparse.Namespace) -> int:
-    from harness.experiments.registry import experiments
+    from harness.experiments.registry import experiments, faults
     from harness.scenario import scenario_names
     from harness.workloads.tasks import workloads
     from stores.registry import backends
@@ -370,9 +370,8 @@ def _list(given: argparse.Namespace) -> int:
         print(f"  {name:24} levels {', '.join(sorted(backend.durabilities))}")
     print("experiments:", *(f"  {name}" for name in experiments()), sep="\n")
     print("workloads:", *(f"  {name}" for name in workloads()), sep="\n")
-    for experiment in experiments().values():
-        if experiment.faults:
-            print(f"faults of {experiment.name}:", *(f"  {name}" for name in experiment.faults), sep="\n")
+    for experiment, own in faults().items():
+        print(f"faults of {experiment}:", *(f"  {name}" for name in own), sep="\n")
     reached = dict.fromkeys(
         (*task_transaction.FAILPOINTS, *(point for backend in backends().values() for point in backend.failpoints))
     )

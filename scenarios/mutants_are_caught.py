@@ -6,10 +6,10 @@ Source: KIP-844, "Test Plan"; Pillai et al., "All File Systems Are Not Created E
 """
 
 from harness.cli import run_scenario
-from harness.mutants import IO_FAULTS
+from harness.mutants import IO_MUTANTS
 from harness.scenario import Scenario
 
-SCENARIO = Scenario("iofaults", mutants=tuple(IO_FAULTS))
+SCENARIO = Scenario("iofaults", mutants=tuple(IO_MUTANTS))
 
 
 if __name__ == "__main__":

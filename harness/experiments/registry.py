@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from harness.experiment import RATIO, RATIO_COLUMNS, Columns, Experiment
+from harness.experiment import RATIO, RATIO_COLUMNS, Columns, Described, Experiment
 from harness.report.coverage import COVERAGE_KINDS
 from harness.scenario import Grid, Scenario, grid_from
 from harness.workloads.suggestion import check_known, unknown
@@ -60,6 +60,11 @@ def grid_of(scenario: Scenario) -> Grid:
     kinds_of_grid = {name: each.grid for name, each in experiments().items() if each.grid is not None}
     check_known("experiment with scenarios called", kinds_of_grid, scenario.experiment)
     return grid_from(kinds_of_grid[scenario.experiment], scenario.settings)
+
+
+def faults() -> Mapping[str, Mapping[str, Described]]:
+    """Return the faults of every experiment that injects some, by the experiment's name and their own."""
+    return {name: each.faults for name, each in experiments().items() if each.faults}
 
 
 def stages() -> tuple[str, ...]:

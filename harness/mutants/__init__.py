@@ -41,7 +41,7 @@ def _detected_by(kind: type[AnyDetection]) -> Mapping[str, AnyDetection]:
 
 CRASH_TRIALS = _detected_by(CrashDetection)
 """The mutants that crash trials must detect, with their checkers."""
-IO_FAULTS = _detected_by(IoFault)
+IO_MUTANTS = _detected_by(IoFault)
 """The mutants that I/O faults must detect, with these faults."""
 READER_TRIALS = _detected_by(ReaderDetection)
 """The mutants that readers beside a writer must detect, with the strategies that can have them."""

@@ -16,7 +16,7 @@ from harness.experiments.iofaults.plan import PlannedMutant, case_of, in_turn, s
 from harness.experiments.iofaults.subjects import CHECKPOINT
 from harness.experiments.iofaults.subsets import Subset
 from harness.experiments.iofaults.workshop import Workshop
-from harness.mutants import IO_FAULTS, patch
+from harness.mutants import IO_MUTANTS, patch
 from harness.processes.fork_server import ForkServer
 from stores.errors import ConfigError
 
@@ -26,7 +26,7 @@ SEEDS = {"marker-removed-early": 1}
 
 
 def test_every_mutant_has_a_subject_and_a_fault_that_exists() -> None:
-    for name, mutant in IO_FAULTS.items():
+    for name, mutant in IO_MUTANTS.items():
         assert subjects_with(name), name
         assert mutant.fault in FAULTS
         assert not mutant.variant or mutant.variant in FAULTS[mutant.fault].variants
@@ -107,11 +107,11 @@ LONG = {
 
 
 def test_every_mutant_is_tried_here() -> None:
-    assert set(RESULTS) == set(IO_FAULTS)
+    assert set(RESULTS) == set(IO_MUTANTS)
 
 
 @pytest.mark.parametrize(
-    "mutant", [pytest.param(name, marks=pytest.mark.long if name in LONG else []) for name in IO_FAULTS]
+    "mutant", [pytest.param(name, marks=pytest.mark.long if name in LONG else []) for name in IO_MUTANTS]
 )
 def test_every_mutant_is_found_by_trials_that_the_default_profile_makes(mutant: str, fork_server: ForkServer) -> None:
     subject = QUICKEST.get(mutant, subjects_with(mutant)[-1])
@@ -151,7 +151,7 @@ def test_without_a_verdict_nothing_is_shown_about_a_mutant(fault: str, monkeypat
 
 
 def test_a_mutant_is_tried_at_the_level_that_promises_most() -> None:
-    assert {case_of(name, subjects_with(name)[0]).level for name, mutant in IO_FAULTS.items()} == {"DISK"}
+    assert {case_of(name, subjects_with(name)[0]).level for name, mutant in IO_MUTANTS.items()} == {"DISK"}
 
 
 def test_an_unknown_mutant_is_refused() -> None:

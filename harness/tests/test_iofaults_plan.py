@@ -37,7 +37,7 @@ from harness.experiments.iofaults.report import PROMISES, fault_findings, in_wor
 from harness.experiments.iofaults.subjects import CHECKPOINT, OFFSET_IMPORTS, TASKS, subjects
 from harness.experiments.iofaults.subsets import Recorded, RecordedWriter, Subset, make_recording, subsets_of
 from harness.experiments.iofaults.workshop import Workshop
-from harness.mutants import IO_FAULTS
+from harness.mutants import IO_MUTANTS
 from harness.typed_maps import IN_TURN
 from stores.registry import backends
 
@@ -82,7 +82,7 @@ def test_the_default_has_the_fault_and_the_variant_of_each_mutant_wherever_it_fi
     tried = {
         (each.case.subject, each.case.level, each.case.fault, each.case.variant) for each in planned_cases("default", 1)
     }
-    for mutant, by in IO_FAULTS.items():
+    for mutant, by in IO_MUTANTS.items():
         for subject in subjects_with(mutant):
             assert (subject, LEVEL, by.fault, by.variant or FAULTS[by.fault].variants[0]) in tried, mutant
 
@@ -118,7 +118,7 @@ def test_no_profile_tries_a_case_twice(name: str) -> None:
 @pytest.mark.parametrize("name", ["default", "night"])
 def test_every_mutant_is_put_to_the_fault_it_belongs_to(name: str) -> None:
     found = {(each.mutant, each.fault) for each in planned_mutants(name, 1) if each.found}
-    assert found == {(mutant, by.fault) for mutant, by in IO_FAULTS.items()}
+    assert found == {(mutant, by.fault) for mutant, by in IO_MUTANTS.items()}
 
 
 @pytest.mark.parametrize(("name", "seeds"), [("smoke", 0), ("default", 2), ("night", 20)])
@@ -129,18 +129,18 @@ def test_the_default_profiles_own_trials_are_measured_with_each_mutant_wherever_
             by_pair.setdefault((each.mutant, each.subject), set()).add(each.seed)
             assert each.found
             assert each.measured is (each.seed != 1)
-    pairs = {(mutant, subject) for mutant, by in IO_FAULTS.items() for subject in subjects_with(mutant)}
+    pairs = {(mutant, subject) for mutant, by in IO_MUTANTS.items() for subject in subjects_with(mutant)}
     assert set(by_pair) == (pairs if seeds else set())
     # Where the default profile kills at every operation another seed draws nothing else.
     everywhere = {subject for subject, _ in covered("default", "kill", "")}
     for (mutant, subject), drawn in by_pair.items():
-        alike = name == "default" and IO_FAULTS[mutant].fault == "kill" and subject in everywhere
+        alike = name == "default" and IO_MUTANTS[mutant].fault == "kill" and subject in everywhere
         assert len(drawn) == (1 if alike else seeds)
     assert measured_seeds(1, 20)[:2] == measured_seeds(1, 2) != measured_seeds(2, 2)
 
 
 def test_the_default_profile_is_measured_by_the_trials_that_it_makes_of_sound_code() -> None:
-    for mutant, by in IO_FAULTS.items():
+    for mutant, by in IO_MUTANTS.items():
         for subject in subjects_with(mutant):
             made = {
                 (replace(item.case, mutant=""), item.points_max) for item in trials_of("default", mutant, subject, 7)
@@ -175,7 +175,7 @@ def test_typed_stores_and_plain_ones_take_turns_over_backends_levels_and_seeds_a
 def test_what_can_not_be_seen_is_shown_not_to_be_seen() -> None:
     unseen = {(each.mutant, each.fault) for each in planned_mutants("default", 1) if not each.found}
     assert ("no-sync", "kill") in unseen
-    assert unseen == {(mutant, by.unseen_by) for mutant, by in IO_FAULTS.items() if by.unseen_by}
+    assert unseen == {(mutant, by.unseen_by) for mutant, by in IO_MUTANTS.items() if by.unseen_by}
 
 
 def test_a_task_is_tried_everywhere_but_at_every_point_in_full_alone() -> None:

@@ -12,7 +12,7 @@ from harness import mutants
 from harness.mutants import (
     BROKER_TRIALS,
     CRASH_TRIALS,
-    IO_FAULTS,
+    IO_MUTANTS,
     LIBRARY_TESTS,
     MUTANTS,
     QUERY_TRIALS,
@@ -33,7 +33,7 @@ SUBJECT = "sqlite-indexed-batch"
 
 
 def test_each_mutant_names_what_must_detect_it() -> None:
-    by_experiments = {*CRASH_TRIALS, *IO_FAULTS, *READER_TRIALS, *QUERY_TRIALS, *BROKER_TRIALS}
+    by_experiments = {*CRASH_TRIALS, *IO_MUTANTS, *READER_TRIALS, *QUERY_TRIALS, *BROKER_TRIALS}
     assert set(MUTANTS) == {*by_experiments, *LIBRARY_TESTS}
     assert all(mutant.detected_by for mutant in MUTANTS.values())
 

@@ -16,7 +16,7 @@ from harness.experiments.iofaults.fault import IO_FAULTS, STRICT, TORN_SECTORS
 from harness.experiments.iofaults.subjects import check_subject
 from harness.experiments.iofaults.workload import COMMITS
 from harness.folders import ROOT
-from harness.mutants import IO_FAULTS as IO_MUTANTS
+from harness.mutants import IO_MUTANTS
 from harness.typed_maps import PLAIN
 from harness.workloads.suggestion import unknown
 from stores.errors import ConfigError

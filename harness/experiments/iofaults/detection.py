@@ -33,8 +33,7 @@ from harness.experiments.iofaults.subjects import subject_named
 from harness.experiments.iofaults.workshop import Workshop
 from harness.folders import quick_folder
 from harness.io_trace.recorder import recorder_library
-from harness.mutants import IO_FAULTS as IO_MUTANTS
-from harness.mutants import MUTANTS
+from harness.mutants import IO_MUTANTS, MUTANTS
 from harness.processes.fork_server import ForkServer, fork_server
 from harness.workloads.suggestion import check_known
 from stores.errors import ConfigError

@@ -14,8 +14,7 @@ from harness.budget import DEFAULT, NIGHT, SMOKE
 from harness.experiments.iofaults.case import IoFaultCase
 from harness.experiments.iofaults.classes import Resolution
 from harness.experiments.iofaults.damage import AtRest
-from harness.experiments.iofaults.fault import IO_FAULTS as INJECTED
-from harness.experiments.iofaults.fault import Guide, drawn
+from harness.experiments.iofaults.fault import IO_FAULTS, Guide, drawn
 from harness.experiments.iofaults.kills import SHORT, FailingCall
 from harness.experiments.iofaults.subjects import (
     OFFSET_IMPORTS,
@@ -25,7 +24,7 @@ from harness.experiments.iofaults.subjects import (
     subject_named,
     subjects,
 )
-from harness.mutants import IO_FAULTS
+from harness.mutants import IO_MUTANTS
 from harness.report.coverage import MUTANTS, Coverage, Group
 from harness.scenario import Grid, cut_to, set_to
 from harness.typed_maps import IN_TURN, PLAIN
@@ -140,7 +139,7 @@ LEVELS = tuple(map(str, Durability))
 class IoFaultGrid(Grid):
     """Every fault of ``faults``, at every I/O operation, breaks no promise; and every one of ``mutants`` is detected.
 
-    A fault is one of ``harness.experiments.iofaults.case.IO_FAULTS``, with its variant after a blank:
+    A fault is one of ``harness.experiments.iofaults.fault.IO_FAULTS``, with its variant after a blank:
     ``error EIO once``. ``backends`` None means all persistent ones, a task, and the library's own files. If given, it
     may also name these, such as ``format-upgrade``. A durability level that one of them does not carry is left out
     for it. ``points_max`` points of each case are drawn by the seed; None means all. ``states_per_position`` bounds the
@@ -181,7 +180,7 @@ class IoFaultGrid(Grid):
 
     def mutant_trials(self, mutant: str, seeds: range) -> list[PlannedMutant]:
         """Return the mutant in each subject that it fits. Raises: ConfigError for an unknown one."""
-        check_known("mutant", IO_FAULTS, mutant)
+        check_known("mutant", IO_MUTANTS, mutant)
         return planned_mutants(DEFAULT, seeds[0], self._chosen(), [mutant])
 
     def _chosen(self) -> list[str] | None:
@@ -190,7 +189,7 @@ class IoFaultGrid(Grid):
     def _case(self, fault: str, subject: str, level: str, seed: int) -> IoFaultCase:
         kind, _, variant = fault.partition(" ")
         records = kind_in_turn(subject, level, f"{kind} {variant}".strip(), seed)
-        states = self.states_per_position if INJECTED[kind].several_at_a_point and kind != "tear" else None
+        states = self.states_per_position if IO_FAULTS[kind].several_at_a_point and kind != "tear" else None
         return IoFaultCase(subject, level, kind, variant, records=records, states_per_position=states)
 
 
@@ -324,11 +323,11 @@ def planned_mutants(
     of_profile = SIZES[name]
     if mutants is None:
         one_each: dict[str, str] = {}
-        for mutant, by in IO_FAULTS.items():
+        for mutant, by in IO_MUTANTS.items():
             one_each.setdefault(by.fault, mutant)
-        mutants = one_each.values() if of_profile.mutants_once else IO_FAULTS
+        mutants = one_each.values() if of_profile.mutants_once else IO_MUTANTS
     for mutant in mutants:
-        by = IO_FAULTS[mutant]
+        by = IO_MUTANTS[mutant]
         fitting = [subject for subject in subjects_with(mutant) if _is_chosen(subject, chosen)]
         for subject in fitting[:1] if of_profile.mutants_once else fitting:
             measured = of_profile.measured_seeds
@@ -347,12 +346,12 @@ def planned_mutants(
 
 def subjects_with(mutant: str) -> list[str]:
     """Return the names of the subjects in which ``mutant`` is a defect, in the order of ``subjects``."""
-    return [name for name, level in subjects() if level == LEVEL and IO_FAULTS[mutant].fits(name)]
+    return [name for name, level in subjects() if level == LEVEL and IO_MUTANTS[mutant].fits(name)]
 
 
 def case_of(mutant: str, subject: str, fault: str = "") -> IoFaultCase:
     """Return the case that must detect ``mutant``, or the case of another ``fault`` with the mutant built in."""
-    by = IO_FAULTS[mutant]
+    by = IO_MUTANTS[mutant]
     variant = by.variant if fault in ("", by.fault) else ""
     states = STATES_PER_POSITION if (fault or by.fault) == "power" else None
     return IoFaultCase(
