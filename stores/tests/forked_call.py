@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import traceback
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from stores import failpoints
 from stores.strategies.store.transactions import StoreTransactions
-from stores.tests.store_process import forked, pipe
+from stores.tests.store_process import forked, kill_at, pipe
 
 DEADLINE_S = 600.0
 WITHIN_PUT_MANY = "test.within_put_many"
@@ -34,21 +33,6 @@ def was_killed(call: Callable[..., object], *arguments: object) -> bool:
     with ours:
         assert process.exitcode in (0, -signal.SIGKILL), ours.recv() if ours.poll() else process.exitcode
     return process.exitcode != 0
-
-
-def kill_at(failpoint: str, hit: int) -> None:
-    """Kill this process when it reaches ``failpoint`` for the ``hit``-th time."""
-    if failpoint == WITHIN_PUT_MANY:
-        _stage_in_halves()
-    left = hit
-
-    def die() -> None:
-        nonlocal left
-        left -= 1
-        if not left:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    failpoints.arm(failpoint, die)
 
 
 def _stage_in_halves() -> None:
@@ -89,5 +73,7 @@ def call_until_killed(
 def _call_until(
     call: Callable[..., object], folder: Path, failpoint: str, hit: int, arguments: tuple[object, ...]
 ) -> None:
+    if failpoint == WITHIN_PUT_MANY:
+        _stage_in_halves()
     kill_at(failpoint, hit)
     call(folder, *arguments)

@@ -22,7 +22,7 @@ from typing import Any, Self
 
 import pytest
 
-from stores import Durability, KeyValueIterator, KeyValueStore, StoreError, TopicPartition, open_store
+from stores import Durability, KeyValueIterator, KeyValueStore, StoreError, TopicPartition, failpoints, open_store
 from stores.registry import backend_named
 
 DEADLINE_S = 600.0
@@ -52,6 +52,19 @@ def forked(target: Callable[..., object], *arguments: object) -> ForkServerProce
         patch.setenv("MALLOC_ARENA_MAX", "1")
         process.start()
     return process
+
+
+def kill_at(failpoint: str, hit: int) -> None:
+    """Kill this process when it reaches ``failpoint`` for the ``hit``-th time."""
+    left = hit
+
+    def die() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    failpoints.arm(failpoint, die)
 
 
 class StoreProcess:
@@ -165,16 +178,7 @@ class _Commands:
 
     def kill_at(self, failpoint: str, after: int = 0) -> None:
         """Kill this process when it reaches ``failpoint`` again, having passed it ``after`` times."""
-        from stores import failpoints
-
-        left = [after]
-
-        def action() -> None:
-            if left[0] == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            left[0] -= 1
-
-        failpoints.arm(failpoint, action)
+        kill_at(failpoint, after + 1)
 
     def load_backend(self, name: str) -> None:
         """Import a backend: its failpoints are known from then on."""

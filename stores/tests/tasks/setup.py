@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -31,7 +31,7 @@ from stores.tasks import (
 )
 from stores.tasks.context import BatchFunction, ProcessFunction
 from stores.tasks.directory.entry_files import CheckpointFile
-from stores.tests.forked_call import WITHIN_PUT_MANY, kill_at, was_killed
+from stores.tests.forked_call import WITHIN_PUT_MANY, call_until_killed
 
 INPUT = TopicPartition("input", 0)
 OUTPUT = TopicPartition("output", 0)
@@ -275,35 +275,17 @@ def expected_state(keys: Iterable[int]) -> Mapping[bytes, bytes]:
 
 
 def run_until_killed(
-    folder: Path,
-    failpoint: str,
-    hit: int,
-    backends: tuple[str, str],
-    guarantee: str,
-    durability: Durability = Durability.CHANGELOG,
-    batches: bool = False,
-) -> None:
-    """Work in another process, three records per commit, until it is killed at the ``hit``-th ``failpoint``."""
-    assert was_killed(_work, folder, failpoint, hit, *backends, guarantee, durability, batches)
+    make: Callable[..., StreamTask], folder: Path, failpoint: str, hit: int, *arguments: object, **settings: object
+) -> bool:
+    """Let the task of ``make(folder, LOG, *arguments, **settings)`` work as in ``call_until_killed``."""
+    return call_until_killed(_work, folder, failpoint, hit, make, arguments, settings)
 
 
 def _work(
-    folder: Path,
-    failpoint: str,
-    hit: int,
-    left: str,
-    right: str,
-    guarantee: str,
-    durability: Durability,
-    batches: bool,
+    folder: Path, make: Callable[..., StreamTask], arguments: Sequence[object], settings: Mapping[str, object]
 ) -> None:
-    log = SqliteChangelog(folder / "log.sqlite")
-    kind = ProcessingGuarantee(guarantee)
-    task = counting_task(folder, log, left, right, kind, durability, batches, commit_every_records=3)
-    kill_at(failpoint, hit)
-    task.open()
-    task.run()
-    task.close()
+    with SqliteChangelog(folder / "log.sqlite") as log, make(folder, log, *arguments, **settings) as task:
+        task.run()
 
 
 over_each_changelog = pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 from stores.changelog import SqliteChangelog
 from stores.interface import Durability
+from stores.tasks import ProcessingGuarantee
 from stores.tests.tasks.setup import (
     AT_LEAST_ONCE,
     DIRECT,
@@ -35,7 +36,7 @@ def opened_after_kill(
     folder: Path,
     failpoint: str,
     backends: tuple[str, str],
-    guarantee: str = EXACTLY_ONCE,
+    guarantee: ProcessingGuarantee = EXACTLY_ONCE,
     durability: Durability = Durability.CHANGELOG,
     batches: bool = False,
     hit: int = COMMITS_BEFORE + 1,
@@ -43,7 +44,8 @@ def opened_after_kill(
     log = SqliteChangelog(folder / "log.sqlite")
     feed(log, KEYS)
     log.close()
-    run_until_killed(folder, failpoint, hit, backends, guarantee, durability, batches)
+    arguments = (*backends, guarantee, durability, batches)
+    assert run_until_killed(counting_task, folder, failpoint, hit, *arguments, commit_every_records=3)
     return SqliteChangelog(folder / "log.sqlite")
 
 
@@ -136,7 +138,7 @@ def test_at_least_once_may_repeat_after_a_kill_but_never_loses(
 def test_a_kill_while_restoring_is_made_good_by_the_next_restore(tmp_path: Path, failpoint: str, left: str) -> None:
     with opened_after_kill(tmp_path, "task.after_log_commit", (left, INDEXED)) as log:
         log.close()
-    run_until_killed(tmp_path, failpoint, 2, (left, INDEXED), EXACTLY_ONCE)
+    assert run_until_killed(counting_task, tmp_path, failpoint, 2, left, INDEXED, commit_every_records=3)
     with SqliteChangelog(tmp_path / "log.sqlite") as log:
         task = counting_task(tmp_path, log, left, INDEXED, commit_every_records=3)
         task.open()

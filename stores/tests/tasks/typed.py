@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from stores import failpoints
-from stores.changelog import Changelog, Record, SqliteChangelog
+from stores.changelog import Changelog, Record
 from stores.config import StoreConfig
 from stores.interface import Durability, IsolationLevel, TopicPartition
 from stores.records import (
@@ -25,11 +23,10 @@ from stores.records import (
     Windowed,
 )
 from stores.records.record_kind import RecordKind
-from stores.registry import backend_named, open_store
+from stores.registry import open_store
 from stores.strategies.store import Store
 from stores.tasks import NO_INTERVAL, ProcessingGuarantee, StreamTask, TaskContext
-from stores.tests.forked_call import kill_at, was_killed
-from stores.tests.tasks.setup import EXACTLY_ONCE, INPUT, MEMORY, changelog_of, stream_task
+from stores.tests.tasks.setup import EXACTLY_ONCE, INPUT, MEMORY, changelog_of, run_until_killed, stream_task
 
 SIZE_MS, RETENTION_MS, SEGMENT_MS = 10, 1_000, 100
 _WINDOWS: Mapping[str, Any] = {"key": BYTES, "value": INT64, "retention_ms": RETENTION_MS, "segment_ms": SEGMENT_MS}
@@ -175,13 +172,14 @@ def kept_in(task: StreamTask) -> dict[bytes, bytes]:
         return dict(pairs)
 
 
-BETWEEN_SEGMENTS = "test.between_segments"
-"""The failpoint of a task that commits segments one by one, after it has committed some of them."""
+BETWEEN_SEGMENTS = failpoints.declare("test.between_segments", "some segments of a store are committed, others not")
 
 
-def commit_one_by_one(patch: pytest.MonkeyPatch) -> None:
-    """Break the stores: the newest segment commits first, with the offset, and each older one after it."""
-    failpoints.declare(BETWEEN_SEGMENTS, "some segments of a store are committed, others not")
+def broken_task(*arguments: Any, **settings: Any) -> StreamTask:
+    """``typed_task`` in a process whose stores are broken from now on.
+
+    The newest segment commits first, with the offset, and each older one after it.
+    """
     commit = Store.commit
 
     def broken(store: Store, offsets: Any = None) -> None:
@@ -198,32 +196,19 @@ def commit_one_by_one(patch: pytest.MonkeyPatch) -> None:
                 store.advance_position(partition, offset)
             commit(store, offsets)
 
-    patch.setattr(Store, "commit", broken)
+    Store.commit = broken  # type: ignore[method-assign]
+    return typed_task(*arguments, **settings)
 
 
 def run_typed_until_killed(
-    folder: Path, failpoint: str, hit: int, kind: str, backend: str, guarantee: str, *, broken: bool = False
+    folder: Path,
+    failpoint: str,
+    hit: int,
+    kind: str,
+    backend: str,
+    guarantee: ProcessingGuarantee = EXACTLY_ONCE,
+    make: Callable[..., StreamTask] = typed_task,
 ) -> bool:
-    """Work in another process, three records per commit, until it is killed at the ``hit``-th ``failpoint``; False
-    where it came to its end. ``broken``: with stores that commit their segments one by one."""
-    return was_killed(_work, folder, failpoint, hit, kind, backend, guarantee, broken)
-
-
-def _work(folder: Path, failpoint: str, hit: int, kind: str, backend: str, guarantee: str, broken: bool) -> None:
-    if broken:
-        commit_one_by_one(pytest.MonkeyPatch())
-    log = SqliteChangelog(folder / "log.sqlite")
-    task = typed_task(
-        folder,
-        log,
-        kind,
-        backend,
-        guarantee=ProcessingGuarantee(guarantee),
-        store_durability=Durability.PROCESS,
-        commit_every_records=3,
-    )
-    assert backend_named(backend).failpoints  # known from here on
-    kill_at(failpoint, hit)
-    task.open()
-    task.run()
-    task.close()
+    """As ``run_until_killed``, with three records per commit."""
+    settings = {"guarantee": guarantee, "store_durability": Durability.PROCESS, "commit_every_records": 3}
+    return run_until_killed(make, folder, failpoint, hit, kind, backend, **settings)

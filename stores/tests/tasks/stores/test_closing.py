@@ -33,8 +33,7 @@ from stores.records.closing import INDEX
 from stores.tasks import DeadLetterTopic, StoreConfig, TaskContext
 from stores.tasks.stores.shown_store import ChangeloggingStore
 from stores.testing import AppDriver
-from stores.tests.forked_call import kill_at, was_killed
-from stores.tests.tasks.setup import INPUT, Crash, over_both_forms, over_each_changelog, single
+from stores.tests.tasks.setup import INPUT, Crash, over_both_forms, over_each_changelog, run_until_killed, single
 from stores.tests.tasks.stores.reports import Output, end, feed, in_form, outputs, over_each_backend
 from stores.tests.tasks.typed import kept_in
 from stores.worker import Processor
@@ -186,24 +185,16 @@ def test_a_kill_loses_no_report_and_repeats_none(tmp_path: Path, kind: str, back
     pairs = sent(seed=3, records=60)
     with SqliteChangelog(tmp_path / "log.sqlite") as log:
         feed(log, pairs)
+    five = {"commit_every_records": 5}
     if "restore" in failpoint:
-        assert was_killed(work_until_killed, tmp_path, kind, backend, "task.after_log_commit", 7)
-        assert was_killed(work_until_killed, tmp_path, kind, backend, failpoint, 1)
+        assert run_until_killed(closing_task, tmp_path, "task.after_log_commit", 7, kind, backend, **five)
+        assert run_until_killed(closing_task, tmp_path, failpoint, 1, kind, backend, **five)
     else:
-        assert was_killed(work_until_killed, tmp_path, kind, backend, failpoint, 7)
+        assert run_until_killed(closing_task, tmp_path, failpoint, 7, kind, backend, **five)
     with SqliteChangelog(tmp_path / "log.sqlite") as log:
         with closing_task(tmp_path, log, kind, backend) as task:
             task.run()
         assert outputs(log) == reported(kind, pairs)
-
-
-def work_until_killed(folder: Path, kind: str, backend: str, failpoint: str, hit: int) -> None:
-    with SqliteChangelog(folder / "log.sqlite") as log:
-        task = closing_task(folder, log, kind, backend, commit_every_records=5)
-        kill_at(failpoint, hit)
-        task.open()
-        task.run()
-        task.close()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -50,7 +50,8 @@ def killed(folder: Path, backend: str, durability: Durability) -> None:
     """A task that has processed all there is, and was killed."""
     with SqliteChangelog(folder / "log.sqlite") as log:
         feed(log, KEYS)
-    run_until_killed(folder, "task.after_checkpoint", len(KEYS) // 3, (backend, backend), "exactly_once", durability)
+    settings = {"durability": durability, "commit_every_records": 3}
+    assert run_until_killed(counting_task, folder, "task.after_checkpoint", len(KEYS) // 3, backend, **settings)
 
 
 def outcomes(folder: Path, backend: str, durability: Durability) -> list[dict[str, Any]]:

@@ -20,8 +20,14 @@ from stores.records.expiring import INDEX
 from stores.spark.arguments import configs_of
 from stores.tasks import StoreConfig, TaskContext
 from stores.testing import AppDriver
-from stores.tests.forked_call import kill_at, was_killed
-from stores.tests.tasks.setup import AT_LEAST_ONCE, Crash, over_both_forms, over_each_changelog, single
+from stores.tests.tasks.setup import (
+    AT_LEAST_ONCE,
+    Crash,
+    over_both_forms,
+    over_each_changelog,
+    run_until_killed,
+    single,
+)
 from stores.tests.tasks.stores.reports import Output, end, feed, in_form, outputs, over_each_backend
 from stores.tests.tasks.typed import kept_in
 from stores.worker import Processor
@@ -132,20 +138,11 @@ def test_a_kill_loses_no_report_and_repeats_none(tmp_path: Path, backend: str, f
     pairs = sent(seed=4, records=60)
     with SqliteChangelog(tmp_path / "log.sqlite") as log:
         feed(log, pairs)
-    assert was_killed(work_until_killed, tmp_path, backend, failpoint, 7)
+    assert run_until_killed(expiring_task, tmp_path, failpoint, 7, backend, commit_every_records=5)
     with SqliteChangelog(tmp_path / "log.sqlite") as log:
         with expiring_task(tmp_path, log, backend) as task:
             task.run()
         assert outputs(log) == reported(pairs)
-
-
-def work_until_killed(folder: Path, backend: str, failpoint: str, hit: int) -> None:
-    with SqliteChangelog(folder / "log.sqlite") as log:
-        task = expiring_task(folder, log, backend, commit_every_records=5)
-        kill_at(failpoint, hit)
-        task.open()
-        task.run()
-        task.close()
 
 
 def test_on_expiry_may_put_the_record_again_and_its_exception_rolls_back(tmp_path: Path, log: Changelog) -> None:

@@ -154,9 +154,10 @@ def test_a_kill_between_stores_of_different_kinds_leaves_no_mixture(tmp_path: Pa
     keys = [number % 4 for number in range(12)]
     with SqliteChangelog(tmp_path / "log.sqlite") as log:
         feed(log, keys)
-    run_until_killed(tmp_path, "task.between_stores", 3, pair, EXACTLY_ONCE, Durability.PROCESS)
+    settings: dict[str, Any] = {"durability": Durability.PROCESS, "commit_every_records": 3}
+    assert run_until_killed(counting_task, tmp_path, "task.between_stores", 3, *pair, **settings)
     with SqliteChangelog(tmp_path / "log.sqlite") as log:
-        task = counting_task(tmp_path, log, *pair, durability=Durability.PROCESS, commit_every_records=3)
+        task = counting_task(tmp_path, log, *pair, **settings)
         left, right = task.open()
         assert (left.wiped, left.records) == (False, 0)
         # The second lacks the third commit; one that mixes its writes starts anew.

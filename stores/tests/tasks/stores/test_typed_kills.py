@@ -14,6 +14,7 @@ from stores.tests.tasks.setup import AT_LEAST_ONCE, DIRECT, EXACTLY_ONCE, INDEXE
 from stores.tests.tasks.typed import (
     BETWEEN_SEGMENTS,
     KINDS,
+    broken_task,
     feed_times,
     kept,
     run_typed_until_killed,
@@ -73,12 +74,12 @@ def test_no_record_is_lost_by_a_kill_nor_there_twice(tmp_path: Path, failpoint: 
 
 
 @pytest.mark.parametrize("guarantee", [EXACTLY_ONCE, AT_LEAST_ONCE])
-def test_a_kill_between_the_commits_of_two_typed_stores(tmp_path: Path, guarantee: str) -> None:
+def test_a_kill_between_the_commits_of_two_typed_stores(tmp_path: Path, guarantee: ProcessingGuarantee) -> None:
     _fed(tmp_path)
     kinds = "window+timestamped"
     assert run_typed_until_killed(tmp_path, "task.between_stores", 3, kinds, INDEXED, guarantee)
     with SqliteChangelog(tmp_path / "log.sqlite") as log:
-        with closing(typed_task(tmp_path, log, kinds, INDEXED, guarantee=ProcessingGuarantee(guarantee))) as task:
+        with closing(typed_task(tmp_path, log, kinds, INDEXED, guarantee=guarantee)) as task:
             task.open()
             task.run(commit=True)
             for name, kind in zip("st", kinds.split("+"), strict=True):
@@ -113,12 +114,9 @@ def test_a_kill_while_a_typed_store_is_restored_is_made_good(tmp_path: Path, fai
 def test_segments_that_commit_one_by_one_are_seen_to_lose_late_records(tmp_path: Path, kind: str) -> None:
     """The tests above detect a store with Kafka's defect: the newest segment's offset hides missing writes."""
     _fed(tmp_path)
-    arguments = (tmp_path, BETWEEN_SEGMENTS, 3, kind, "lmdb-indexed-batch", EXACTLY_ONCE)
-    assert run_typed_until_killed(*arguments, broken=True)
-    with (
-        SqliteChangelog(tmp_path / "log.sqlite") as log,
-        closing(typed_task(tmp_path, log, kind, arguments[4])) as task,
-    ):
+    backend = "lmdb-indexed-batch"
+    assert run_typed_until_killed(tmp_path, BETWEEN_SEGMENTS, 3, kind, backend, make=broken_task)
+    with SqliteChangelog(tmp_path / "log.sqlite") as log, closing(typed_task(tmp_path, log, kind, backend)) as task:
         task.open()
         record_count = sum(task.input_offsets().values())
         expected = _without_kill(tmp_path / "other", kind, record_count)

@@ -24,7 +24,7 @@ from stores.tasks.stores.log_follower import restore
 from stores.tasks.stores.log_format import Conversion
 from stores.tasks.stores.replay_bound import ReplayBound
 from stores.tests.conformance.version_model import VersionModel, differences
-from stores.tests.forked_call import kill_at, was_killed
+from stores.tests.forked_call import call_until_killed
 from stores.tests.tasks.setup import EXACTLY_ONCE, INDEXED, INPUT, MEMORY, stream_task
 from stores.tests.tasks.typed import STORE, changelog_pairs, typed_task
 
@@ -313,7 +313,7 @@ def test_a_task_that_is_killed_again_and_again_has_the_versions_of_a_dict(
     with opened_log(tmp_path) as log:
         feed(log, puts)
     kills = 0
-    while was_killed(_work, tmp_path, random.choice(FAILPOINTS), random.randint(1, 9), backend):
+    while call_until_killed(_work, tmp_path, random.choice(FAILPOINTS), random.randint(1, 9), backend):
         kills += 1
         with opened_log(tmp_path) as log, closing(task_of(tmp_path, log, backend)) as task:
             task.open()
@@ -327,10 +327,6 @@ def test_a_task_that_is_killed_again_and_again_has_the_versions_of_a_dict(
                 assert asked(task, model_of(puts)) == []
 
 
-def _work(folder: Path, failpoint: str, hit: int, backend: str) -> None:
-    with opened_log(folder) as log:
-        task = task_of(folder, log, backend)
-        kill_at(failpoint, hit)
-        task.open()
+def _work(folder: Path, backend: str) -> None:
+    with opened_log(folder) as log, task_of(folder, log, backend) as task:
         task.run(commit=True)
-        task.close()
