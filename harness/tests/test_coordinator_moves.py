@@ -24,9 +24,9 @@ from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.kafka.changelog import TIMEOUT_S
 from stores.changelog.kafka.group_offsets import GroupOffsets
 from stores.changelog.kafka.testing.broker import BrokerListener
-from stores.changelog.kafka.testing.cluster import COORDINATORS, NODES, BrokerCluster
 from stores.interface import TopicPartition
 from stores.tasks.stores.store_group import AFTER_LOG_COMMIT
+from stores.tests.kafka.broker_cluster import COORDINATORS, NODES, BrokerCluster
 from stores.tests.kafka.java_programs import kafka_tool
 from stores.tests.kafka.shared_broker import FOLDER, skip_without_kafka
 from stores.tests.kafka.sharing_worker import committed_outputs

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.kafka.testing.broker import Broker
-from stores.changelog.kafka.testing.cluster import BrokerCluster
+from stores.tests.kafka.broker_cluster import BrokerCluster
 
 DEADLINE_S = 600.0
 

@@ -13,9 +13,9 @@ from typing import Any, Self
 
 from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.kafka.testing.broker import Broker
-from stores.changelog.kafka.testing.cluster import BrokerCluster
 from stores.interface import TopicPartition
 from stores.tasks import StreamTask
+from stores.tests.kafka.broker_cluster import BrokerCluster
 from stores.tests.kafka.fresh import fresh_changelog
 from stores.tests.tasks.sharing import INPUTS, feed_both, sharing_tasks
 

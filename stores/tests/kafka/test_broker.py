@@ -16,12 +16,12 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from stores.changelog.kafka.testing import broker as testing_broker
-from stores.changelog.kafka.testing import cluster as testing_cluster
 from stores.changelog.kafka.testing.broker import Broker
-from stores.changelog.kafka.testing.cluster import BrokerCluster
 from stores.changelog.kafka.testing.jars import expected_checksums, kafka_jars, mismatch
 from stores.errors import ChangelogTimeoutError, ConfigError
 from stores.interface import TopicPartition
+from stores.tests.kafka import broker_cluster as testing_cluster
+from stores.tests.kafka.broker_cluster import BrokerCluster
 from stores.tests.kafka.fresh import fresh_changelog
 from stores.tests.kafka.shared_broker import FOLDER, skip_without_kafka
 

@@ -13,10 +13,10 @@ import pytest
 
 from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.kafka.changelog import TIMEOUT_S
-from stores.changelog.kafka.testing.cluster import COORDINATORS, BrokerCluster
 from stores.errors import ChangelogError
 from stores.tasks import StreamTask
 from stores.tasks.task_transaction import BEFORE_LOG_COMMIT
+from stores.tests.kafka.broker_cluster import COORDINATORS, BrokerCluster
 from stores.tests.kafka.shared_broker import FOLDER, skip_without_kafka
 from stores.tests.kafka.two_tasks import (
     ABORT,

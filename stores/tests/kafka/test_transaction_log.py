@@ -15,10 +15,10 @@ import pytest
 
 from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.kafka.testing.broker import Broker
-from stores.changelog.kafka.testing.cluster import COORDINATORS
 from stores.errors import ChangelogTimeoutError, ProducerFencedError
 from stores.interface import TopicPartition
 from stores.tasks import StreamTask
+from stores.tests.kafka.broker_cluster import COORDINATORS
 from stores.tests.kafka.independent_reader import IndependentReader
 from stores.tests.kafka.shared_broker import FOLDER, skip_without_kafka
 from stores.tests.kafka.sharing_worker import feed_afresh

@@ -16,11 +16,11 @@ from confluent_kafka.cimpl import NewTopic
 
 from stores import failpoints
 from stores.changelog.kafka import KafkaChangelog
-from stores.changelog.kafka.testing.cluster import BrokerCluster
 from stores.changelog.producer import BEFORE_COMMIT
 from stores.errors import ChangelogError, ChangelogTimeoutError, CommitInDoubtError, TransactionAbortedError
 from stores.tasks import StreamTask
 from stores.tasks.stores.store_group import AFTER_LOG_COMMIT
+from stores.tests.kafka.broker_cluster import BrokerCluster
 from stores.tests.kafka.sharing_worker import NO_SETTINGS, SharingWorker, committed_outputs, feed_afresh
 from stores.tests.tasks.setup import AT_LEAST_ONCE
 from stores.tests.tasks.sharing import KEYS, ROUND, expected, offsets, sharing_task, state
