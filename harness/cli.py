@@ -229,90 +229,90 @@ def _add_event_log(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _event_log(given: argparse.Namespace) -> EventLog | None:
-    events = given.events or os.environ.get("EVENTS")
-    key = given.key or os.environ.get("KEY")
+def _event_log(args: argparse.Namespace) -> EventLog | None:
+    events = args.events or os.environ.get("EVENTS")
+    key = args.key or os.environ.get("KEY")
     if not events:
-        if given.key or given.time or given.drop_bad:
+        if args.key or args.time or args.drop_bad:
             raise ConfigError("--key, --time and --drop-bad are for your events: give --events PATH as well")
         return None
     if not key:
         raise ConfigError(f"which column of {events} is the key? Give --key COLUMN (or KEY)")
-    log = EventLog(events, key, given.time, given.drop_bad or os.environ.get("DROP_BAD", "") not in ("", "0"))
+    log = EventLog(events, key, args.time, args.drop_bad or os.environ.get("DROP_BAD", "") not in ("", "0"))
     from harness.workloads.event_log_rows import check_columns
 
     check_columns(log)
     return log
 
 
-def _bench(given: argparse.Namespace) -> int:
+def _bench(args: argparse.Namespace) -> int:
     from harness.budget import BUDGETS_S, NIGHT, budget_seconds, check_profile
     from harness.run import BenchRequest, bench
 
-    check_profile(given.profile)
-    budget_s = BUDGETS_S[given.profile] if given.budget is None else budget_seconds(given.budget)
-    log = _event_log(given)
-    only = _listed(given.only) or (() if log is None else ("throughput",))
+    check_profile(args.profile)
+    budget_s = BUDGETS_S[args.profile] if args.budget is None else budget_seconds(args.budget)
+    log = _event_log(args)
+    only = _listed(args.only) or (() if log is None else ("throughput",))
     return bench(
         BenchRequest(
-            profile=given.profile,
-            seed=1 if given.seed is None else given.seed,
-            moves_on=given.profile == NIGHT and given.seed is None,
+            profile=args.profile,
+            seed=1 if args.seed is None else args.seed,
+            moves_on=args.profile == NIGHT and args.seed is None,
             only=only,
-            backends=_listed(given.backends),
+            backends=_listed(args.backends),
             log=log,
-            master=given.master,
-            strict=given.strict,
+            master=args.master,
+            strict=args.strict,
             budget_s=budget_s,
-            runs=given.runs.absolute(),
-            results=None if given.results is None else given.results.absolute(),
+            runs=args.runs.absolute(),
+            results=None if args.results is None else args.results.absolute(),
         )
     )
 
 
-def _explore(given: argparse.Namespace) -> int:
+def _explore(args: argparse.Namespace) -> int:
     from harness.explore import explore
     from harness.run import BenchRequest
 
-    if not 0 < given.hours < math.inf:
-        raise ConfigError(f"--hours is a number above 0, such as 8 or 0.5, not {given.hours:g}")
-    results = None if given.results is None else given.results.absolute()
+    if not 0 < args.hours < math.inf:
+        raise ConfigError(f"--hours is a number above 0, such as 8 or 0.5, not {args.hours:g}")
+    results = None if args.results is None else args.results.absolute()
     request = BenchRequest(
-        backends=_listed(given.backends), master=given.master, runs=given.runs.absolute(), results=results
+        backends=_listed(args.backends), master=args.master, runs=args.runs.absolute(), results=results
     )
-    return explore(given.hours, request)
+    return explore(args.hours, request)
 
 
-def _report(given: argparse.Namespace) -> int:
+def _report(args: argparse.Namespace) -> int:
     from harness.answer.write import publish
     from harness.report.rows import latest_run
 
-    report = publish(given.run_folder or latest_run(RUNS), given.results)
+    report = publish(args.run_folder or latest_run(RUNS), args.results)
     print(f"The report is {report}.")
     return 0
 
 
-def _history(given: argparse.Namespace) -> int:
+def _history(args: argparse.Namespace) -> int:
     from harness.answer.write import RESULTS, add_to_history
     from harness.report.rows import latest_run
 
-    print(f"The history is {add_to_history(given.run_folder or latest_run(RUNS), given.results or RESULTS)}.")
+    print(f"The history is {add_to_history(args.run_folder or latest_run(RUNS), args.results or RESULTS)}.")
     return 0
 
 
-def _compare(given: argparse.Namespace) -> int:
+def _compare(args: argparse.Namespace) -> int:
     from harness.answer.comparison import compare
 
-    return compare(given.a, given.b, given.runs, fail=given.fail)
+    return compare(args.a, args.b, args.runs, fail=args.fail)
 
 
-def _named_scenario(given: argparse.Namespace) -> int:
+def _named_scenario(args: argparse.Namespace) -> int:
     from harness.scenario import scenario_file
 
-    return _scenario(given, str(scenario_file(given.name)))
+    return _scenario(args, str(scenario_file(args.name)))
 
 
-def _scenario(given: argparse.Namespace, file: str) -> int:
+def _scenario(args: argparse.Namespace, file: str) -> int:
     _check_packages()
     from harness.run import prove
     from harness.scenario import read_scenario
@@ -321,44 +321,44 @@ def _scenario(given: argparse.Namespace, file: str) -> int:
     claim = read_scenario(Path(file))
     holds = prove(
         claim,
-        seed=given.seed,
-        master=given.master,
-        log=_event_log(given),
-        runs=given.runs.absolute(),
-        profile=given.profile,
+        seed=args.seed,
+        master=args.master,
+        log=_event_log(args),
+        runs=args.runs.absolute(),
+        profile=args.profile,
     )
     return 0 if holds else 1
 
 
-def _repeat(given: argparse.Namespace) -> int:
+def _repeat(args: argparse.Namespace) -> int:
     from harness.repeat import repeat
 
-    return repeat(given.experiment, given.trial, given.keep, given.deadline)
+    return repeat(args.experiment, args.trial, args.keep, args.deadline)
 
 
-def _readers(given: argparse.Namespace) -> int:
+def _readers(args: argparse.Namespace) -> int:
     from harness.experiments.readers.run import soak
 
-    if not given.seconds > 0:
-        raise ConfigError(f"--seconds is a number above 0, not {given.seconds:g}")
-    return soak(_listed(given.backends), given.durability, given.seconds, given.seed, given.mutant)
+    if not args.seconds > 0:
+        raise ConfigError(f"--seconds is a number above 0, not {args.seconds:g}")
+    return soak(_listed(args.backends), args.durability, args.seconds, args.seed, args.mutant)
 
 
-def _many_stores(given: argparse.Namespace) -> int:
+def _many_stores(args: argparse.Namespace) -> int:
     from harness.many_stores import many_stores
     from harness.progress import Progress
 
-    return many_stores(_listed(given.backends), given.stores, Progress().say)
+    return many_stores(_listed(args.backends), args.stores, Progress().say)
 
 
-def _mutants(given: argparse.Namespace) -> int:
+def _mutants(args: argparse.Namespace) -> int:
     from harness.experiments.iofaults.detection import measure
 
-    seeds = range(given.seed, given.seed + given.seeds)
-    return measure(_listed(given.mutants), _listed(given.backends), seeds, by_classes=given.by_classes)
+    seeds = range(args.seed, args.seed + args.seeds)
+    return measure(_listed(args.mutants), _listed(args.backends), seeds, by_classes=args.by_classes)
 
 
-def _list(given: argparse.Namespace) -> int:
+def _list(args: argparse.Namespace) -> int:
     from harness.experiments.registry import experiments, faults
     from harness.scenario import scenario_names
     from harness.workloads.tasks import workloads

@@ -122,19 +122,19 @@ def nearest_tests(root: Path, file: str) -> list[str]:
 
 
 def _tried(
-    root: Path, changes: Sequence[SmallChange], given: argparse.Namespace
+    root: Path, changes: Sequence[SmallChange], args: argparse.Namespace
 ) -> Iterator[tuple[SmallChange, str, str]]:
     """Try the changes, and yield each with its outcome and what has decided it, as they come."""
     end = Event()
-    with tempfile.TemporaryDirectory(prefix="txstores-mutation-") as folder, ThreadPoolExecutor(given.jobs) as threads:
+    with tempfile.TemporaryDirectory(prefix="txstores-mutation-") as folder, ThreadPoolExecutor(args.jobs) as threads:
         copies: SimpleQueue[Copy] = SimpleQueue()
-        for number in range(given.jobs):
-            copies.put(Copy(root, Path(folder) / str(number), given.seconds, end))
+        for number in range(args.jobs):
+            copies.put(Copy(root, Path(folder) / str(number), args.seconds, end))
 
         def outcome_of(change: SmallChange) -> tuple[SmallChange, str, str]:
             copy = copies.get()
             try:
-                return change, *copy.outcome(change, slow=given.slow, whole=given.all)
+                return change, *copy.outcome(change, slow=args.slow, whole=args.all)
             finally:
                 copies.put(copy)
 
