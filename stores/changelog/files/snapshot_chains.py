@@ -1,7 +1,7 @@
 """Snapshots of a partition: whole, or the changes since an earlier one.
 
-A large state is not written again for a few changes: a file of changes has the newest change of each key since the last
-snapshot, in the order of keys, and its header names the files that it continues. Changes are joined with those before
+A large state is not written again for a few changes. A file of changes has the newest change of each key since the last
+snapshot, in the order of keys. Its header names the files that it continues. Changes are joined with those before
 them until each file is more than twice as large as the next one, as a log-structured merge tree joins runs of one size
 (O'Neil et al., "The Log-Structured Merge-Tree", 1996). So the number of files, and how often a record is written again,
 grow with the logarithm of the state. Once the changes are as large as the whole snapshot, the next one is whole.
@@ -10,7 +10,7 @@ grow with the logarithm of the state. Once the changes are as large as the whole
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -143,7 +143,7 @@ class SnapshotChains:
                 raise self._folder.misplaced(name, header)
             yield from self._folder.translated(changes_in(reader, self._folder.place(name)), name)
 
-    def _records(self, name: str) -> Iterator[Record]:
+    def _records(self, name: str) -> Generator[Record, None, None]:
         for changes in self._pieces(name):
             yield from records_of(changes)
 

@@ -40,7 +40,7 @@ def compute(folder: Path, number: int, **retention: int) -> None:
 
 
 def local_state(folder: Path) -> dict[tuple[str, bytes], bytes]:
-    """What the open copy of a query in ``folder`` has committed, as ``state_of`` its log."""
+    """The committed records of a query's open copy in ``folder``, as ``state_of`` its log."""
     [state] = [state for plan, state in task._open.values() if plan.location == str(folder / "state")]
     return committed(state)
 

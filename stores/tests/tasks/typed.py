@@ -196,7 +196,7 @@ def broken_task(*arguments: Any, **settings: Any) -> StreamTask:
                 store.advance_position(partition, offset)
             commit(store, offsets)
 
-    Store.commit = broken  # type: ignore[method-assign]
+    Store.commit = broken  # type: ignore[assignment, method-assign]
     return typed_task(*arguments, **settings)
 
 

@@ -159,7 +159,7 @@ def test_the_snapshot_is_whole_again_when_the_changes_are_as_large(tmp_path: Pat
 def test_few_keys_that_change_again_and_again_make_no_large_file_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What counts is the newest change of each key."""
+    """The size of a file of changes is that of the newest change of each key."""
     model = Model(tmp_path, snapshot_versions=10, keep_versions=0)
 
     def few_keys(version: int, seed: int = 0) -> dict[str, StoreChanges]:
@@ -214,7 +214,7 @@ def test_changes_without_a_whole_snapshot_are_none(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_of_a_history_that_a_copy_has_replaced_is_not_read(tmp_path: Path) -> None:
-    """The folder was brought back over itself, so files of versions that are written anew are left."""
+    """The folder was brought back over itself, so files are left of versions that are written once more."""
     model = Model(tmp_path, snapshot_versions=2, keep_versions=0)
     for _ in range(6):
         model.add()
