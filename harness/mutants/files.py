@@ -33,9 +33,6 @@ from harness.mutants.mutant import (
     path_of,
     unsynced,
 )
-from stores.changelog.files import Header, StoreChanges
-from stores.changelog.files.format import PartitionFiles
-from stores.changelog.files.snapshot_chains import SnapshotChain, SnapshotChains
 from stores.engines.engine import Engine, Writes
 from stores.files.creation import CREATE_SYNCED, wipe
 from stores.files.identity import IDENTITY_FILE, present_version, read_identity
@@ -193,24 +190,6 @@ unsynced(
     only(VERSION_LOG),
     lambda path: path.name == "p00000",
 )
-
-
-@mutant("files are removed that a later snapshot continues", IoFault("kill", only(VERSION_LOG)))
-@instead_of(SnapshotChain, "unused")
-def _removed_parts(unused: Act, chain: SnapshotChain, listing: PartitionFiles) -> list[str]:
-    return [name for version, files in listing.snapshots.items() if version < chain.version for name, _ in files]
-
-
-@mutant("a snapshot of changes has no deletions", IoFault("kill", only(VERSION_LOG)))
-@instead_of(SnapshotChains, "write_changes")
-def _changes_without_deletions(
-    write_changes: Act, chains: SnapshotChains, header: Header, last: SnapshotChain, changes: Any, num_bytes: int
-) -> None:
-    puts = {
-        store: StoreChanges({key: value for key, value in each.pairs.items() if value is not None}, each.marks)
-        for store, each in changes.items()
-    }
-    write_changes(chains, header, last, puts, num_bytes)
 
 
 # Changes of a store's format, offsets, place and layout.

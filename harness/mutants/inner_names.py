@@ -5,6 +5,7 @@ This is the one place of the harness that replaces inner names of the library.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -21,7 +22,9 @@ from harness.mutants.mutant import (
 )
 from stores.batch.buffer import IndexedBatch, Layer
 from stores.changelog import batches
-from stores.changelog.files import partition_log
+from stores.changelog.files import Header, StoreChanges, partition_folder
+from stores.changelog.files.format import PartitionFiles
+from stores.changelog.files.snapshot_chains import SnapshotChain, SnapshotChains
 from stores.files import store_directory
 from stores.spark import task as query_task
 from stores.strategies.batch_staging import BatchStaging
@@ -86,7 +89,34 @@ def _version_from_clock(patches: Patches, subject: str) -> None:
 @mutant("the checksum of a version's file is not verified", IoFault("damage", only("changelog-of-files"), "flipped"))
 def _unchecked_version(patches: Patches, subject: str) -> None:
     """No seam: the log checks and reads a file between two calls of its folder."""
-    patches.replace_inner(partition_log, "check", lambda file, what: None)
+    patches.replace_inner(partition_folder, "check", lambda file, what: None)
+
+
+@mutant("files are removed that a later snapshot continues", LibraryTest("it shows without any fault"))
+def _removed_parts(patches: Patches, subject: str) -> None:
+    """No seam: the log chooses and removes files in one call."""
+
+    def unused(self: SnapshotChain, listing: PartitionFiles) -> list[str]:
+        return [name for version, files in listing.snapshots.items() if version < self.version for name, _ in files]
+
+    patches.replace_inner(SnapshotChain, "unused", unused)
+
+
+@mutant("a snapshot of changes has no deletions", IoFault("kill", only("changelog-of-files")))
+def _changes_without_deletions(patches: Patches, subject: str) -> None:
+    """No seam: the log reads its versions and writes their changes in one call."""
+    write_changes = SnapshotChains.write_changes
+
+    def mutated(
+        self: SnapshotChains, header: Header, last: SnapshotChain, changes: Mapping[str, StoreChanges], num_bytes: int
+    ) -> None:
+        puts = {
+            store: StoreChanges({key: value for key, value in each.pairs.items() if value is not None}, each.marks)
+            for store, each in changes.items()
+        }
+        write_changes(self, header, last, puts, num_bytes)
+
+    patches.replace_inner(SnapshotChains, "write_changes", mutated)
 
 
 @mutant(

@@ -71,9 +71,8 @@ RESULTS: dict[str, set[Found]] = {
     "unsynced-process-id": {Found.PHANTOM},
     "unsynced-version": {Found.DETECTED},
     "unsynced-version-name": {Found.DETECTED, Found.LOST},
-    "removed-parts": {Found.DETECTED},
-    "changes-without-deletions": {Found.TORN, Found.PHANTOM},
-    "unchecked-version": {Found.PHANTOM, Found.TORN, Found.LEAKED_EXCEPTION, Found.DEADLY},
+    "changes-without-deletions": {Found.TORN, Found.PHANTOM, Found.UNUSABLE},
+    "unchecked-version": {Found.PHANTOM, Found.TORN, Found.LEAKED_EXCEPTION, Found.DEADLY, Found.REFUSED},
 }
 """The results that may detect each mutant."""
 QUICKEST = dict.fromkeys(("unsynced-spill", "unsynced-spill-folders", "offsets-before-copy"), "lmdb-indexed-batch")

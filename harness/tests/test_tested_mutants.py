@@ -17,6 +17,7 @@ from stores.files.identity import STEPS
 from stores.files.store_directory import STEP_DONE
 from stores.interface import Durability
 from stores.tests.changelog import test_checksums
+from stores.tests.changelog.files import test_snapshot_chains
 from stores.tests.strategies import test_dual_store
 from stores.tests.tasks import test_change_kills, test_disk_errors
 from stores.tests.tasks.setup import EXACTLY_ONCE, INDEXED, crashing_at
@@ -63,6 +64,10 @@ def migration_noted_first(folder: Path, changes: Patch) -> None:
     test_change_kills.check_migration(folder, test_change_kills.BEFORE, None, Durability.PROCESS)
 
 
+def removed_parts(folder: Path, changes: Patch) -> None:
+    test_snapshot_chains.test_each_version_that_is_kept_is_restored_from_each_state(folder, 1)
+
+
 TESTS: Mapping[str, Test] = {
     "marker-by-number": marker_by_number,
     "staging-store-kept": staging_store_kept,
@@ -70,6 +75,7 @@ TESTS: Mapping[str, Test] = {
     "tombstone-unchecked": tombstone_unchecked,
     "range-of-512": range_of_512,
     "migration-noted-first": migration_noted_first,
+    "removed-parts": removed_parts,
 }
 """The test that must fail with each mutant."""
 
