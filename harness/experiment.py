@@ -21,6 +21,8 @@ from harness import replay
 from harness.budget import DEFAULT, NEVER, NIGHT, Deadline, check_profile
 from harness.report import text
 from harness.report.database import lines_of
+from harness.report.figures import Figure, Figures
+from harness.report.rows import Row
 from harness.scenario import Grid
 from stores.errors import ConfigError
 from stores.registry import backend_named
@@ -32,16 +34,10 @@ if TYPE_CHECKING:
     from harness.report.page import Page, TextTable
     from harness.workloads.event_log import EventLog
 
-Row = dict[str, Any]
-"""One result, as plain values by column. ``kind`` names its kind."""
-Figure = dict[str, Any]
-"""One line of a report's tables, computed from rows. ``kind`` names its kind."""
 Columns = Mapping[str, type]
 """The columns of one kind of rows: ``str``, ``int``, ``float`` or ``bool``. Every column may be null."""
-Rows = Mapping[str, Sequence[Mapping[str, Any]]]
+Rows = Mapping[str, Sequence[Row]]
 """The rows of a run by kind; a kind without rows may be missing."""
-Figures = Mapping[str, Sequence[Figure]]
-"""The figures of a run by kind; a kind without figures has an empty list."""
 FiguresBy = Mapping[str, str | Callable[[Any], list[Figure]]]
 """The figures by kind: a query over the rows of an experiment, or a function of the rows of the kind."""
 T = TypeVar("T")

@@ -17,14 +17,14 @@ from subprocess import TimeoutExpired
 from typing import Any
 
 from harness.budget import NEVER, Budget, Deadline, TimeOverError, ended_by
-from harness.experiment import Claim, Experiment, Outcome, Request, Row, Rows, TrialPlacement, TrialWorker
+from harness.experiment import Claim, Experiment, Outcome, Request, Rows, TrialPlacement, TrialWorker
 from harness.experiments.registry import kinds
 from harness.folders import temporary_folder
 from harness.processes.child import MeasurementFailedError
 from harness.processes.load import LoadWatch, load_columns
 from harness.progress import Progress
 from harness.report.coverage import Seen, Share
-from harness.report.rows import by_kind, write_rows
+from harness.report.rows import Row, by_kind, write_rows
 from harness.spark.gang import Gangs
 from harness.spark.runner import run_trials
 from harness.spark.session import Session, SparkFailedError

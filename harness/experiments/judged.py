@@ -11,11 +11,13 @@ from typing import Any, ClassVar, TypeVar
 
 from harness import replay
 from harness.code import modules_of
-from harness.experiment import Claim, Columns, Experiment, Failure, Figure, Figures, Row, Rows, TrialWorker
+from harness.experiment import Claim, Columns, Experiment, Failure, Rows, TrialWorker
 from harness.processes.child import MeasurementFailedError
 from harness.report import text
 from harness.report.coverage import MUTANTS, Coverage, Group, Seen
+from harness.report.figures import Figure, Figures
 from harness.report.page import Page, PageFinding, TextTable, tables
+from harness.report.rows import Row
 from stores.registry import backend_named, backends
 
 T = TypeVar("T")

@@ -22,6 +22,7 @@ import numpy as np
 from harness.report.rows import Row
 
 Figure = dict[str, Any]
+"""One line of a report's tables, computed from rows. ``kind`` names its kind."""
 Figures = Mapping[str, Sequence[Figure]]
 """The figures of a run by kind; a kind without figures has an empty list."""
 

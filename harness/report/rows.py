@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from stores.errors import ConfigError
 
-Row = Mapping[str, Any]
-
+Row = dict[str, Any]
+"""One result, as plain values by column. ``kind`` names its kind."""
 Kinds = Mapping[str, Mapping[str, type]]
 """The columns of rows by kind: ``str``, ``int``, ``float`` or ``bool``. Every column may be null."""
 

@@ -25,7 +25,6 @@ from pyspark.sql import functions as F
 from harness import replay
 from harness.budget import NEVER, Deadline, TimeOverError, ended_by
 from harness.experiment import Failure, Outcome
-from harness.experiment import Row as Result
 from harness.experiments.throughput.experiment import records_per_s, run, throughput_row
 from harness.experiments.throughput.measurement import Configuration, PartitionWork, read_pairs, write_pairs
 from harness.experiments.throughput.plan import TRIAL_S, ThroughputTrial
@@ -33,6 +32,7 @@ from harness.folders import temporary_folder
 from harness.processes.child import MeasurementFailedError, measured_processes
 from harness.processes.fork_server import ForkServer
 from harness.progress import ProgressFile, note_progress
+from harness.report.rows import Row as Result
 from harness.spark import events
 from harness.spark.expected import differences, expected_state
 from harness.spark.meeting import Meeting, meeting

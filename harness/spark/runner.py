@@ -25,11 +25,12 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from harness.budget import NEVER, Deadline, TimeOverError, ended_by
-from harness.experiment import Experiment, Outcome, Row, TrialWorker
+from harness.experiment import Experiment, Outcome, TrialWorker
 from harness.folders import temporary_folder
 from harness.processes.child import MeasurementFailedError
 from harness.processes.fork_server import ForkServer, fork_server
 from harness.progress import ProgressFile, note_progress
+from harness.report.rows import Row
 from harness.spark.session import code_path
 from stores.errors import ConfigError
 

@@ -33,18 +33,7 @@ from harness.budget import (
     fair_order,
 )
 from harness.cli import main
-from harness.experiment import (
-    Claim,
-    Experiment,
-    Failure,
-    Figure,
-    Figures,
-    Request,
-    Row,
-    Rows,
-    TrialPlacement,
-    TrialWorker,
-)
+from harness.experiment import Claim, Experiment, Failure, Request, Rows, TrialPlacement, TrialWorker
 from harness.experiments.opening import experiment as opening
 from harness.experiments.opening.experiment import OpeningTrial
 from harness.experiments.registry import experiments
@@ -53,6 +42,8 @@ from harness.experiments.stateful.trial import StatefulTrial
 from harness.processes.child import MeasurementFailedError, run_program
 from harness.processes.load import LOAD_COLUMNS, median_load
 from harness.report.coverage import left_out, left_out_sentence, sentence_of, summary_of
+from harness.report.figures import Figure, Figures
+from harness.report.rows import Row
 from harness.schedule import PROBLEMS_MAX, ExperimentRun, run_local
 from harness.spark.runner import taken_by
 from harness.tests.clock import Clock

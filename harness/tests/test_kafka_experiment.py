@@ -11,7 +11,7 @@ from zlib import crc32
 import pytest
 
 from harness.answer.results import all_figures
-from harness.experiment import Claim, Figures, Request, TrialWorker
+from harness.experiment import Claim, Request, TrialWorker
 from harness.experiments.kafka import rounds, tasks
 from harness.experiments.kafka.experiment import BACKENDS, NEXMARK_SPEEDS, SPEEDS, Kafka, KafkaGrid
 from harness.experiments.kafka.trial import (
@@ -27,6 +27,7 @@ from harness.experiments.kafka.trial import (
 )
 from harness.processes import kafka_jars
 from harness.replay import text_of
+from harness.report.figures import Figures
 from harness.report.ratios import ratios, undecided_sentence
 from harness.run import verdict
 from harness.tests.fake_task import run

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from harness.answer.results import all_figures
-from harness.experiment import Claim, Figures, Request, TrialWorker
+from harness.experiment import Claim, Request, TrialWorker
 from harness.experiments.kafka.experiment import Kafka
 from harness.experiments.kafka.restart import KIND, PROMISED, KafkaRestart, RestartGrid
 from harness.experiments.kafka.trial import RECORDS, STREAMS, RestartTrial
 from harness.replay import text_of
+from harness.report.figures import Figures
 from stores.config import StoreConfig
 from stores.errors import ConfigError
 from stores.tests.kafka.shared_broker import skip_without_kafka

@@ -11,23 +11,13 @@ from typing import Any
 import pytest
 
 from harness.answer import results, write
-from harness.experiment import (
-    Columns,
-    Experiment,
-    Failure,
-    Figure,
-    Figures,
-    Request,
-    Row,
-    Rows,
-    TrialPlacement,
-    TrialWorker,
-)
+from harness.experiment import Columns, Experiment, Failure, Request, Rows, TrialPlacement, TrialWorker
 from harness.experiments.registry import experiments, kinds
 from harness.report import text
 from harness.report.charts import Chart, Mark, Panel
+from harness.report.figures import Figure, Figures
 from harness.report.page import Page, PageFinding
-from harness.report.rows import new_run, write_rows
+from harness.report.rows import Row, new_run, write_rows
 from harness.tests.made_up_rows import FACTS
 
 KIND: Mapping[str, Columns] = MappingProxyType({"dust": {"backend": str, "grains": int}})

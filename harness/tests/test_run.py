@@ -15,26 +15,16 @@ import pytest
 from harness import run
 from harness.answer.write import publish
 from harness.budget import TimeOverError
-from harness.experiment import (
-    Claim,
-    Experiment,
-    Failure,
-    Figure,
-    Figures,
-    Request,
-    Row,
-    Rows,
-    TrialPlacement,
-    TrialWorker,
-)
+from harness.experiment import Claim, Experiment, Failure, Request, Rows, TrialPlacement, TrialWorker
 from harness.experiments.cold_cache import ColdCache, ColdCacheTrial
 from harness.experiments.microbench import run as timing
 from harness.experiments.microbench.claim import claims
 from harness.experiments.microbench.experiment import MicrobenchTrial
 from harness.experiments.registry import experiments, kinds, stages
 from harness.processes.child import MeasurementFailedError
+from harness.report.figures import Figure, Figures
 from harness.report.ratios import ratio_of
-from harness.report.rows import read_rows
+from harness.report.rows import Row, read_rows
 from harness.run import BenchRequest
 from harness.scenario import AtLeast, Scenario, ScenarioFile
 from harness.schedule import ExperimentRun

@@ -13,21 +13,11 @@ import pytest
 
 from harness import schedule
 from harness.budget import DEFAULT, NEVER, Deadline
-from harness.experiment import (
-    Claim,
-    Experiment,
-    Failure,
-    Figure,
-    Figures,
-    Outcome,
-    Request,
-    Row,
-    Rows,
-    TrialPlacement,
-    TrialWorker,
-)
+from harness.experiment import Claim, Experiment, Failure, Outcome, Request, Rows, TrialPlacement, TrialWorker
 from harness.experiments.registry import experiments
 from harness.progress import Progress
+from harness.report.figures import Figure, Figures
+from harness.report.rows import Row
 from harness.schedule import BenchRun, ExperimentRun
 from harness.spark.gang import Gangs
 from harness.spark.session import SparkFailedError

@@ -12,7 +12,6 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from harness.experiment import Row
 from harness.experiments.crash.experiment import Crash, row
 from harness.experiments.crash.operations import Mix
 from harness.experiments.crash.run import examine
@@ -20,6 +19,7 @@ from harness.experiments.crash.trial import CrashTrial
 from harness.experiments.readers import run as readers
 from harness.experiments.readers.experiment import Readers
 from harness.faults import Kill, KillAfter, Stop
+from harness.report.rows import Row
 from harness.spark import runner
 from harness.spark.runner import finished_trials
 from harness.spark.session import session

@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from harness.budget import NIGHT, SMOKE
 from harness.checkers.counting import PROCESS, Finding, Pair, model_of, repeated, wrong_outputs, wrong_stores
-from harness.experiment import (
-    Each,
-    Request,
-    Row,
-    TrialPlacement,
-    TrialWorker,
-)
+from harness.experiment import Each, Request, TrialPlacement, TrialWorker
 from harness.experiments.broker_faults.faults import FAULTS, ZOMBIE_STATE, checked, mutant_trials, places_of
 from harness.experiments.broker_faults.processes import BrokenPromiseError
 from harness.experiments.broker_faults.trial import AT_LEAST_ONCE, EXACTLY_ONCE, FRESH, ROUND_S, STATE, BrokerTrial
@@ -25,6 +19,7 @@ from harness.experiments.judged import ANOMALY, UNKNOWN, VALID, Judged
 from harness.mutants import BROKER_TRIALS
 from harness.processes import kafka_jars
 from harness.processes.child import MeasurementFailedError
+from harness.report.rows import Row
 from harness.scenario import Grid, cut_to, full_names, times
 from harness.workloads.suggestion import check_known
 from stores.config import StoreConfig

@@ -17,11 +17,9 @@ from harness.experiment import (
     Claim,
     Each,
     Experiment,
-    Figures,
     Forks,
     Outcome,
     Request,
-    Row,
     Rows,
     TrialPlacement,
     TrialWorker,
@@ -33,7 +31,9 @@ from harness.experiments.crash.trial import CrashTrial, admitted
 from harness.faults import FAULTS
 from harness.report.coverage import Coverage, Group, Seen
 from harness.report.database import lines_of
+from harness.report.figures import Figures
 from harness.report.page import Page, TextTable
+from harness.report.rows import Row
 from harness.typed_maps import IN_TURN
 from stores.registry import backend_named
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from harness.budget import DEFAULT, NEVER, NIGHT, SMOKE, Deadline, TimeOverError
-from harness.experiment import Experiment, Request, Row, TrialPlacement, TrialWorker, check_counts
+from harness.experiment import Experiment, Request, TrialPlacement, TrialWorker, check_counts
 from harness.experiments.file_restore import steps
 from harness.experiments.file_restore.steps import COMMIT_RECORDS
 from harness.processes.child import figures_in, measured_processes
@@ -21,6 +21,7 @@ from harness.report import text
 from harness.report.database import busy, medians
 from harness.report.listing import Column, Listing, Report
 from harness.report.ratios import ratio_of
+from harness.report.rows import Row
 from stores.config import StoreConfig
 from stores.errors import ConfigError
 from stores.interface import Durability

@@ -19,11 +19,8 @@ from harness.experiment import (
     Each,
     Experiment,
     Failure,
-    Figure,
-    Figures,
     Forks,
     Request,
-    Row,
     Rows,
     TrialPlacement,
     TrialWorker,
@@ -60,7 +57,9 @@ from harness.io_trace.recorder import recorder_library
 from harness.mutants import MUTANTS
 from harness.processes.fork_server import ForkServer, ForkServerError
 from harness.report.coverage import Seen
+from harness.report.figures import Figure, Figures
 from harness.report.page import Page, TextTable
+from harness.report.rows import Row
 from stores.errors import ConfigError
 
 _CASE: Mapping[str, type] = {

@@ -26,6 +26,7 @@ from harness.experiments.iofaults.classes import END, PointClasses, Resolution
 from harness.io_trace.recorder import IoOperation, Kind
 
 Row = dict[str, Any]
+"""As in ``harness.report.rows``, which is not for the processes of a trial: it imports pyarrow."""
 Plan = list[Any]
 """A plan of fault injection, as its name and its arguments."""
 NOTHING: Plan = ["Nothing"]

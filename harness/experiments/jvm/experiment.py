@@ -14,14 +14,7 @@ from typing import Any
 
 from harness import replay
 from harness.budget import SMOKE
-from harness.experiment import (
-    Experiment,
-    Request,
-    Row,
-    TrialPlacement,
-    TrialWorker,
-    check_counts,
-)
+from harness.experiment import Experiment, Request, TrialPlacement, TrialWorker, check_counts
 from harness.experiments.jvm import ours
 from harness.experiments.jvm.ours import DISTRIBUTIONS
 from harness.folders import temporary_folder
@@ -30,6 +23,7 @@ from harness.processes.load import LOAD_COLUMNS, LoadWatch, load_columns
 from harness.report import text
 from harness.report.database import busy, ratio_columns
 from harness.report.listing import Column, Listing, Report
+from harness.report.rows import Row
 from stores.engines.rocksdb import RocksDBEngine
 from stores.errors import ConfigError
 from stores.java import find_java

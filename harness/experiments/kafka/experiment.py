@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from harness.budget import NIGHT, SMOKE, TimeOverError
-from harness.experiment import Experiment, Figures, Request, Row, Rows, TrialPlacement, TrialWorker
+from harness.experiment import Experiment, Request, Rows, TrialPlacement, TrialWorker
 from harness.experiments import nexmark_cores
 from harness.experiments.kafka.restart import METHOD as RESTART_METHOD
 from harness.experiments.kafka.restart import RESTARTS
@@ -27,9 +27,11 @@ from harness.processes import kafka_jars
 from harness.processes.load import LOAD_COLUMNS
 from harness.report import text
 from harness.report.database import busy, medians, ratio_columns
+from harness.report.figures import Figures
 from harness.report.listing import Column, Listing, Report
 from harness.report.page import TextTable
 from harness.report.ratios import ratio_table
+from harness.report.rows import Row
 from harness.scenario import Grid, cut_to, raised_to, times
 from stores.config import StoreConfig
 

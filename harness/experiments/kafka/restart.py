@@ -8,15 +8,17 @@ from types import MappingProxyType
 from typing import Any
 
 from harness.budget import NIGHT, SMOKE
-from harness.experiment import Experiment, Figures, Request, Row, Rows, TrialPlacement, TrialWorker
+from harness.experiment import Experiment, Request, Rows, TrialPlacement, TrialWorker
 from harness.experiments.kafka.trial import READY_S, RECORDS, STREAMS, RestartTrial
 from harness.processes import kafka_jars
 from harness.processes.load import LOAD_COLUMNS
 from harness.report import text
 from harness.report.database import busy, medians, ratio_columns
+from harness.report.figures import Figures
 from harness.report.listing import Column, Listing
 from harness.report.page import TextTable
 from harness.report.ratios import ratio_table
+from harness.report.rows import Row
 from harness.scenario import Grid, cut_to, raised_to
 from stores.config import StoreConfig
 

@@ -9,13 +9,15 @@ from types import MappingProxyType
 from typing import Any
 
 from harness.budget import DEFAULT, NIGHT, SMOKE
-from harness.experiment import Figures, Request, Row, Rows, StoresAlone, TrialWorker, check_counts
+from harness.experiment import Request, Rows, StoresAlone, TrialWorker, check_counts
 from harness.experiments.memory import early_commits, large_steps
 from harness.report import text
 from harness.report.charts import Chart
 from harness.report.database import busy, medians
+from harness.report.figures import Figures
 from harness.report.listing import Column, Listing, Plot
 from harness.report.page import Page, PageFinding, TextTable
+from harness.report.rows import Row
 from stores.config import StoreConfig
 from stores.registry import backends
 

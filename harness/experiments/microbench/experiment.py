@@ -9,14 +9,15 @@ from typing import Any, cast
 
 from harness import replay
 from harness.budget import check_profile
-from harness.experiment import Figures, Request, Row, Rows, StoresAlone, TrialWorker
+from harness.experiment import Request, Rows, StoresAlone, TrialWorker
 from harness.experiments.microbench import run as timing
 from harness.experiments.microbench.claim import case_named
 from harness.report import text
 from harness.report.charts import Chart
-from harness.report.figures import distinct
+from harness.report.figures import Figures, distinct
 from harness.report.listing import Column, Listing, Plot, Report
 from harness.report.page import FIRST_PAGE, Page, TextTable
+from harness.report.rows import Row
 
 YARDSTICK = "plain-"
 """The prefix of the names of subjects that are no backends."""

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import harness
 from harness.budget import DEFAULT, NEVER, NIGHT, SMOKE, Deadline, check_profile
@@ -24,6 +24,7 @@ from harness.experiments.microbench.claim import RatioClaim, cases, claims, limi
 from harness.folders import temporary_folder
 from harness.processes.load import is_busy, median_load
 from harness.report.figures import values
+from harness.report.rows import Row
 
 CASES_AT_ONCE = 16
 """About so many cases share a process: it takes a second to start, longer than most cases."""
@@ -64,9 +65,9 @@ def planned(profile: str, seed: int, backends: Collection[str] | None = None) ->
     return _plan(own_cases, *REPEATS[profile], Random(seed))
 
 
-def summarized(rounds: Iterable[Mapping[str, Any]]) -> list[dict[str, object]]:
+def summarized(rounds: Iterable[Row]) -> list[dict[str, object]]:
     """Return rows of kind ``benchmark``, one for each case of the ``rounds``, and rows of kind ``ratio``."""
-    by_case: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
+    by_case: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for each in rounds:
         by_case[each["profile"], each["case"]].append(each)
     order = {(profile, case.id): case for profile in {name for name, _ in by_case} for case in cases(profile)}

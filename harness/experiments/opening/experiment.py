@@ -30,13 +30,14 @@ from types import MappingProxyType
 from typing import Any
 
 from harness.budget import DEFAULT, NEVER, NIGHT, SMOKE, Deadline, TimeOverError
-from harness.experiment import Experiment, Outcome, Request, Row, TrialPlacement, TrialWorker
+from harness.experiment import Experiment, Outcome, Request, TrialPlacement, TrialWorker
 from harness.experiments.needs import contests_so_far
 from harness.experiments.opening import steps
 from harness.experiments.opening.report import QUERY, REPORT, ratios
 from harness.folders import temporary_folder
 from harness.processes.child import figures_in, measured_processes
 from harness.processes.load import LoadWatch, load_columns
+from harness.report.rows import Row
 from stores.config import StoreConfig
 from stores.errors import ConfigError
 from stores.interface import Durability

@@ -17,13 +17,14 @@ from typing import Any
 
 from harness.budget import DEFAULT, NIGHT, SMOKE, check_time
 from harness.checkers.counting import leading_stores
-from harness.experiment import Request, Row, TrialPlacement, TrialWorker, check_counts
+from harness.experiment import Request, TrialPlacement, TrialWorker, check_counts
 from harness.experiments.judged import ANOMALY, JUDGED_COLUMNS, VALID, Judged
 from harness.experiments.query_faults.faults import CLUSTER, FAULTS, FULL_DISKS, KINDS, Course, QueryFault
 from harness.experiments.query_faults.notes import Notes
 from harness.mutants import QUERY_TRIALS
 from harness.processes.child import MeasurementFailedError, child_environment, end, last_complaint, python, start
 from harness.processes.spark_cluster import SparkCluster, end_session
+from harness.report.rows import Row
 from harness.scenario import Grid, cut_to, full_names, times
 from harness.workloads.suggestion import check_known
 from stores.changelog.files.partition_log import FAILPOINTS

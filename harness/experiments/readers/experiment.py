@@ -8,10 +8,11 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from harness.budget import NIGHT, SMOKE
-from harness.experiment import Request, Row, TrialPlacement, TrialWorker, check_counts
+from harness.experiment import Request, TrialPlacement, TrialWorker, check_counts
 from harness.experiments.judged import JUDGED_COLUMNS, Judged
 from harness.experiments.readers.run import COUNTS, ReadersTrial, examine
 from harness.mutants import READER_TRIALS, fitting
+from harness.report.rows import Row
 from harness.report.text import LEVELS
 from harness.scenario import Grid, cut_to, full_names, times
 from harness.typed_maps import check_kind

@@ -21,13 +21,13 @@ from typing import Any
 
 from harness import replay
 from harness.checkers.isolation import Versions
-from harness.experiment import Row
 from harness.experiments.judged import ANOMALY, VALID
 from harness.experiments.readers.threads import Reader, ReadersWriter, Sight, TypedWriter
 from harness.folders import quick_folder, temporary_folder
 from harness.mutants import READER_TRIALS, fitting, patch
 from harness.processes.child import figures_in
 from harness.progress import Progress
+from harness.report.rows import Row
 from harness.typed_maps import IN_TURN, KINDS, PLAIN, as_map
 from harness.workloads.suggestion import check_known
 from stores import failpoints

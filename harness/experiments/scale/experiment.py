@@ -11,18 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from harness.budget import DEFAULT, NEVER, NIGHT, SMOKE, TIME_OVER, Deadline, TimeOverError
-from harness.experiment import (
-    Columns,
-    Experiment,
-    Figure,
-    Figures,
-    Request,
-    Row,
-    Rows,
-    TrialPlacement,
-    TrialWorker,
-    check_counts,
-)
+from harness.experiment import Columns, Experiment, Request, Rows, TrialPlacement, TrialWorker, check_counts
 from harness.experiments.scale import steps
 from harness.experiments.scale.steps import COMMIT_BYTES_MAX, COMMIT_RECORDS, LEVEL, LOOKUPS_MAX, PARTS, SCAN_RECORDS
 from harness.experiments.store_of_records import STORE
@@ -32,8 +21,10 @@ from harness.progress import PROGRESS_FILE, ProgressFile
 from harness.report import text
 from harness.report.charts import Chart
 from harness.report.database import busy
+from harness.report.figures import Figure, Figures
 from harness.report.listing import Column, Listing, Plot, Report
 from harness.report.page import Page, PageFinding
+from harness.report.rows import Row
 from harness.scenario import Grid, cut_to, full_names, set_to
 from stores.errors import ConfigError
 from stores.memory_limit import AvailableMemory, default_limit

@@ -15,7 +15,7 @@ from typing import Any
 
 from harness import replay
 from harness.budget import SMOKE, TimeOverError
-from harness.experiment import Experiment, Figure, Figures, Request, Row, Rows, TrialPlacement, TrialWorker
+from harness.experiment import Experiment, Request, Rows, TrialPlacement, TrialWorker
 from harness.experiments.stateful.trial import (
     APPLY,
     IN_ARROW,
@@ -36,8 +36,10 @@ from harness.progress import PROGRESS_FILE, ProgressFile
 from harness.report import text
 from harness.report.charts import Chart
 from harness.report.database import busy, interval_ends, medians, ratio_columns
+from harness.report.figures import Figure, Figures
 from harness.report.listing import Column, Listing, Plot, Report
 from harness.report.page import Page, PageFinding
+from harness.report.rows import Row
 from stores.errors import ConfigError
 from stores.java import find_java
 

@@ -13,7 +13,7 @@ from typing import Any
 from hdrh.histogram import HdrHistogram
 
 from harness import replay
-from harness.experiment import Experiment, Figures, Outcome, Request, Row, Rows, TrialPlacement, TrialWorker
+from harness.experiment import Experiment, Outcome, Request, Rows, TrialPlacement, TrialWorker
 from harness.experiments.needs import needs_so_far
 from harness.experiments.throughput import plan
 from harness.experiments.throughput.measurement import (
@@ -32,8 +32,10 @@ from harness.processes.child import figures_in
 from harness.processes.fork_server import ForkServer
 from harness.processes.load import LOAD_COLUMNS, is_busy, load_columns
 from harness.report import text
+from harness.report.figures import Figures
 from harness.report.page import Page
 from harness.report.ratios import ratio_of
+from harness.report.rows import Row
 from harness.workloads.batches import SUFFIX, record_form
 from harness.workloads.event_log import EVENT_LOG
 from harness.workloads.new_york_flights import departures
