@@ -57,6 +57,26 @@ def test_every_backend_with_files_shows_all_that_was_put(tmp_path: Path, backend
     assert steps.read(tmp_path, **order)["read_wrong"] == ""
 
 
+def test_a_compaction_that_fails_or_loses_a_record_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps.load(tmp_path, **ORDER)
+    compacted = steps.compact(tmp_path, **ORDER)
+    assert compacted["compact_wrong"] == ""
+    assert 100 * RECORDS < compacted["compacted_bytes"] < 2 * 116 * RECORDS
+
+    def losing(arguments: list[str]) -> int:
+        with steps.StoreOfRecords(tmp_path, **ORDER).open() as store:
+            with store.all() as pairs:
+                key, _ = next(pairs)
+            store.delete(key)
+            store.commit({})
+        return 2
+
+    monkeypatch.setattr(steps, "main", losing)
+    wrong = steps.compact(tmp_path, **ORDER)["compact_wrong"]
+    assert "ended with 2" in wrong
+    assert "999 records are left" in wrong
+
+
 def lost(store: Any, key: bytes) -> None:
     store.delete(key)
 

@@ -360,16 +360,16 @@ class PartitionLog:
         One of another version than the log has under its number is left from a history that a copy has replaced.
         """
         snapshot = self._snapshots.newest(listing, to)
-        while snapshot is not None and not self._has(listing, snapshot.version, {snapshot.id}, damaged=True):
+        while snapshot is not None and not self._has(listing, snapshot.version, {snapshot.id}, if_damaged=True):
             snapshot = self._snapshots.newest(listing, snapshot.version - 1)
         return snapshot
 
-    def _has(self, listing: PartitionFiles, version: int, ids: Set[str], *, damaged: bool) -> bool:
-        """Return True if the log has a version with one of ``ids``, or has removed it; ``damaged`` if it is that."""
+    def _has(self, listing: PartitionFiles, version: int, ids: Set[str], *, if_damaged: bool) -> bool:
+        """Return True if the version in the log has one of ``ids``, or is removed; ``if_damaged`` for a damaged one."""
         try:
             return version not in listing.versions or self.id_of(version) in (None, *ids)
         except ChangelogError:
-            return damaged
+            return if_damaged
 
     def _from_snapshot(self, snapshot: SnapshotChain) -> Iterator[RestorePiece]:
         try:
@@ -384,7 +384,9 @@ class PartitionLog:
         of a zombie.
         """
         for version in sorted(listing.snapshots.keys() & listing.versions.keys()):
-            if self._has(listing, version, {writer_of(name) for name, _ in listing.snapshots[version]}, damaged=False):
+            if self._has(
+                listing, version, {writer_of(name) for name, _ in listing.snapshots[version]}, if_damaged=False
+            ):
                 return version
         return otherwise
 

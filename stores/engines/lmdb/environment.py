@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 
 import lmdb
 
-from stores.engines.engine import UnwritableError
+from stores.engines.engine import UnwritableError, take
 from stores.engines.lmdb.file import (
     LOCK_FILE,
     are_doubtful,
@@ -46,10 +46,8 @@ _SECOND_NAMES = {True: b"records.crc32", False: b"records"}
 _DATABASES_MAX = 3
 _GROWTH_BYTES = 4 << 30
 """The bytes by which live files may grow until their reader must open them again: address space, and no memory."""
-_PIECE_BYTES = 16 << 20
-"""The bytes that ``repack`` writes in a transaction: LMDB keeps its pages in memory."""
-_RECORD_BYTES = 10
-"""The bytes of a record in a page besides its key and value. Source: LMDB 0.9, ``mdb.c``, ``NODESIZE``."""
+_PIECE_RECORDS = 16_384
+"""The most records that ``repack`` writes in a transaction: LMDB keeps its pages in memory."""
 _DAMAGES = (
     lmdb.InvalidError,
     lmdb.CorruptedError,
@@ -166,33 +164,23 @@ def repack(env: Any, folder: Path) -> None:
     random 2-3 trees", 1978). Raises: StoreCorruptedError; lmdb.Error; OSError.
     """
     used_bytes = (int(env.info()["last_pgno"]) + 1) * int(env.stat()["psize"])
-    size = 2 * used_bytes + _PIECE_BYTES
+    size = 2 * used_bytes + _GROWTH_BYTES
     copy = lmdb.open(str(folder), map_size=size, max_dbs=_DATABASES_MAX, sync=False, lock=False)
     try:
         for name in sorted(_database_names(env)):
             source, target = env.open_db(name, create=False), copy.open_db(name)
             with env.begin(source, buffers=True) as reading:
                 records, rest = reading.cursor().iternext(), int(reading.stat(source)["entries"])
-                while rest > 0:
+                at_end = False
+                while not at_end:
+                    piece, at_end = take(records, _PIECE_RECORDS)
                     with copy.begin(target, write=True) as writing:
-                        _, num_added = writing.cursor().putmulti(_bounded(records), append=True)
-                    if not num_added:
-                        break
+                        _, num_added = writing.cursor().putmulti(piece, append=True)
                     rest -= num_added
-                if rest or next(records, None) is not None:
+                if rest:
                     raise damaged(f"{env.path()} has other records than LMDB has counted")
     finally:
         copy.close()
-
-
-def _bounded(records: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
-    """Return the next records, of ``_PIECE_BYTES`` or somewhat more."""
-    num_bytes = 0
-    for key, value in records:
-        yield key, value
-        num_bytes += len(key) + len(value) + _RECORD_BYTES
-        if num_bytes >= _PIECE_BYTES:
-            return
 
 
 def is_doubtful(path: Path) -> bool:

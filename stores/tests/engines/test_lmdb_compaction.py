@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stores.engines.engine import Writes
+from stores.engines.engine import FETCH_BYTES_MAX, Writes, take
 from stores.engines.families import BOTH, FAMILIES
 from stores.engines.lmdb import environment
 from stores.engines.lmdb.engine import LmdbEngine
@@ -75,13 +75,12 @@ def test_records_that_are_lost_on_the_way_are_damage(tmp_path: Path, monkeypatch
     """LMDB keeps a count of them, which the new file would not have."""
     filled(tmp_path)
     content = (tmp_path / "data.mdb").read_bytes()
-    bounded = environment._bounded
 
-    def without_one(records: Iterator[Any]) -> Iterator[Any]:
+    def without_one(records: Iterator[Any], most: int) -> tuple[list[Any], bool]:
         next(records, None)
-        return bounded(records)
+        return take(records, most)
 
-    monkeypatch.setattr(environment, "_bounded", without_one)
+    monkeypatch.setattr(environment, "take", without_one)
     with pytest.raises(StoreCorruptedError, match="other records"):
         LmdbEngine.compact(tmp_path, LmdbEngine.options)
     assert (tmp_path / "data.mdb").read_bytes() == content
@@ -89,7 +88,7 @@ def test_records_that_are_lost_on_the_way_are_damage(tmp_path: Path, monkeypatch
 
 def test_records_out_of_order_are_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(tmp_path)
-    monkeypatch.setattr(environment, "_bounded", lambda records: iter(list(records)[::-1]))
+    monkeypatch.setattr(environment, "take", lambda records, most: (list(records)[::-1], True))
     with pytest.raises(StoreCorruptedError, match="other records"):
         LmdbEngine.compact(tmp_path, LmdbEngine.options)
 
@@ -97,18 +96,16 @@ def test_records_out_of_order_are_damage(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_compaction_takes_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(tmp_path)
     sizes: list[int] = []
-    bounded = environment._bounded
 
-    def watched(records: Iterator[Any]) -> Iterator[Any]:
-        piece = list(bounded(records))
+    def watched(records: Iterator[Any], most: int) -> tuple[list[Any], bool]:
+        piece, at_end = take(records, most)
         sizes.append(sum(len(key) + len(value) for key, value in piece))
-        return iter(piece)
+        return piece, at_end
 
-    monkeypatch.setattr(environment, "_bounded", watched)
-    monkeypatch.setattr(environment, "_PIECE_BYTES", 1 << 18)
+    monkeypatch.setattr(environment, "take", watched)
     LmdbEngine.compact(tmp_path, LmdbEngine.options)
-    assert len(sizes) > 5
-    assert max(sizes) < (1 << 18) + 110_000
+    assert len(sizes) > 2
+    assert max(sizes) < 2 * FETCH_BYTES_MAX
 
 
 def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:
