@@ -48,6 +48,7 @@ def test_many_records_leave_what_one_after_the_other_leaves(kind: RecordKind, tm
         with open_store("memory", tmp_path / form) as below:
             kind.prepare(below)
             store: Any = kind.staged(LoggingStaging(below, log))
+            after_each: list[Any] = []
             for at, batch in enumerate(batches):
                 if kind.kind == "window":
                     pairs: Any = [((key, time), value) for key, time, value in batch]
@@ -65,10 +66,11 @@ def test_many_records_leave_what_one_after_the_other_leaves(kind: RecordKind, tm
                 store.delete_many([pairs[0][0]])
                 store._before_commit()
                 below.commit()
-            marks = {name: below.mark(name) for name in kind.number_marks}
-            left.append((list(below.all()), marks, log, store.late_total))
+                # In the end all segments but the last one are dropped.
+                after_each.append((list(below.all()), {name: below.mark(name) for name in kind.number_marks}))
+            left.append((after_each, log, store.late_total))
     assert left[0] == left[1]
-    assert left[0][3] > 5
+    assert left[0][2] > 5
 
 
 @pytest.mark.parametrize("described", [Versioned(STR, INT64, 30), VersionedWithHeaders(STR, INT64, 30)])
