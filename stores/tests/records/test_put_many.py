@@ -42,6 +42,7 @@ def test_many_records_leave_what_one_after_the_other_leaves(kind: RecordKind, tm
     batches += [
         [("c", 200, 1), ("a", 200, 1)],
         [("c", 200, 1), ("a", 200, None), ("a", 200, 2), ("b", 200, 1), ("b", 200, None)],
+        [("a", time, 1) for time in range(201, 204)],
     ]
     for form in ("one by one", "many"):
         log: list[Logged] = []
