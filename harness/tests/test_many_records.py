@@ -64,7 +64,7 @@ def test_a_compaction_that_fails_or_loses_a_record_is_found(tmp_path: Path, monk
     assert 100 * RECORDS < compacted["compacted_bytes"] < 2 * 116 * RECORDS
 
     def losing(arguments: list[str]) -> int:
-        with steps.StoreOfRecords(tmp_path, **ORDER).open() as store:
+        with StoreOfRecords(tmp_path, **ORDER).open() as store:
             with store.all() as pairs:
                 key, _ = next(pairs)
             store.delete(key)

@@ -68,7 +68,9 @@ def test_many_records_leave_what_one_after_the_other_leaves(kind: RecordKind, tm
                 store._before_commit()
                 below.commit()
                 # In the end all segments but the last one are dropped.
-                after_each.append((list(below.all()), {name: below.mark(name) for name in kind.number_marks}))
+                after_each.append(
+                    (list(below.all()), {name: below.mark(name) for name in (STREAM_TIME, *kind.number_marks)})
+                )
             left.append((after_each, log, store.late_total))
     assert left[0] == left[1]
     assert left[0][2] > 5
