@@ -74,6 +74,7 @@ def test_many_records_leave_what_one_after_the_other_leaves(kind: RecordKind, tm
             left.append((after_each, log, store.late_total))
     assert left[0] == left[1]
     assert left[0][2] > 5
+    assert left[0][0][-1][1][STREAM_TIME] == (203).to_bytes(8, "big")
 
 
 @pytest.mark.parametrize("described", [Versioned(STR, INT64, 30), VersionedWithHeaders(STR, INT64, 30)])
