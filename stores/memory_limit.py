@@ -23,6 +23,8 @@ PROCESS_BYTES = 64 * MIB
 """The interpreter, the library and the engines' own code and threads, as measured (docs/operations.md)."""
 LEAST_BYTES = PROCESS_BYTES + 32 * MIB
 """With less, RocksDB's write buffers would be so small that it flushes in every commit."""
+CHANGED_KEYS_BYTES = 32 * MIB
+"""The memory for changed keys of all stores of a process, without a limit or with a large one."""
 _DEFAULT_MOST_BYTES = 1 << 30
 _UNLIMITED = 1 << 60
 """Version 1 of cgroups has a number of about 2**63 where there is no limit."""
@@ -48,6 +50,11 @@ class MemoryParts:
     def restore_bytes(self) -> int:
         """Records that restores and global stores have read and not written yet."""
         return (self.max_bytes - PROCESS_BYTES) // 8
+
+    @property
+    def changed_keys_bytes(self) -> int:
+        """Keys that have changed since a snapshot by files. They share the part of restores, which are seldom."""
+        return min(self.restore_bytes // 2, CHANGED_KEYS_BYTES)
 
     @property
     def client_bytes(self) -> int:

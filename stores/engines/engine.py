@@ -13,12 +13,15 @@ from contextlib import contextmanager
 from itertools import islice
 from operator import lt
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
 from stores.contract.levels import AT_ONCE, Persistence
 from stores.errors import ConfigError, StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.interface import Durability
 from stores.ordered import WHOLE, Bounds, ScanRange
+
+if TYPE_CHECKING:
+    from stores.engines.changes import ChangedKeys
 
 __all__ = [
     "FETCH_BYTES_MAX",
@@ -181,6 +184,10 @@ class Engine(ABC):
     """True if ``capture`` is offered."""
     part_bytes: ClassVar[int] = 1 << 20
     """The size of the parts in which captured files are kept elsewhere: small if files are changed in place."""
+    captures_changes: ClassVar[bool] = False
+    """True if ``capture_changes`` is offered: files that are changed in place are nearly all changed."""
+    changed: ChangedKeys | None = None
+    """What writes add the keys to that they change, from a commit on; None to keep none. For the thread that writes."""
     reads_unguarded: bool = False
     """True if the files are read in the belief that no process changes them: ``is_current`` is asked after each read.
     """
@@ -261,6 +268,18 @@ class Engine(ABC):
         Raises also: ConfigError unless ``captures``.
         """
         raise ConfigError(f"the engine {self.name!r} has no snapshots of its files: choose another engine")
+
+    def capture_changes(self, folder: Path, runs: Sequence[ChangedKeys]) -> Capture:
+        """Begin to copy what has changed in ``runs``, which follow each other up to the last commit, to ``folder``.
+
+        Only with ``captures_changes``, and one data family. Otherwise as ``capture``.
+        """
+        raise ConfigError(f"the engine {self.name!r} has no snapshots of its changes: choose another engine")
+
+    def note_changes(self, keys: Iterable[bytes], ranges: Iterable[Bounds]) -> None:
+        """Note what a write of the first data family is about to change, if that is wanted."""
+        if self.changed is not None:
+            self.changed.add(keys, ranges)
 
     @classmethod
     def compact(cls, path: Path, options: Mapping[str, object]) -> None:

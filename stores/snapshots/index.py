@@ -16,7 +16,7 @@ from stores.errors import StoreCorruptedError
 from stores.files.plain_files import parsed_json
 from stores.interface import Position, TopicPartition
 
-VERSION = 1
+VERSION = 2
 """The version of the form of an index."""
 INDEX_END = ".json"
 INDEX_BYTES_MAX = 256 << 20
@@ -43,7 +43,7 @@ class StoredPart(NamedTuple):
 
 
 class SnapshotFile(NamedTuple):
-    """A file of the store's engine: its name, and its parts in their order."""
+    """A file of the store's engine, or of changes: its name, and its parts in their order."""
 
     name: str
     parts: Sequence[StoredPart]
@@ -127,6 +127,9 @@ class SnapshotIndex:
     created_ms: int
     """When it was taken, in milliseconds since 1970, by the clock of the machine."""
     files: Sequence[SnapshotFile]
+    """The files of the engine, as they were at ``offset`` or earlier."""
+    changes: Sequence[SnapshotFile] = ()
+    """What has changed since then, in files that follow each other up to ``offset`` (``stores.engines.changes``)."""
 
     @property
     def name(self) -> IndexName:
@@ -136,11 +139,11 @@ class SnapshotIndex:
     @property
     def num_bytes(self) -> int:
         """The size of all files."""
-        return sum(file.num_bytes for file in self.files)
+        return sum(file.num_bytes for file in (*self.files, *self.changes))
 
     def parts(self) -> Iterator[StoredPart]:
         """Return the parts of all files."""
-        return (part for file in self.files for part in file.parts)
+        return (part for file in (*self.files, *self.changes) for part in file.parts)
 
     def encoded(self) -> bytes:
         """Return the content of the index as JSON, with a checksum."""
@@ -154,6 +157,7 @@ class SnapshotIndex:
             "stream_time_ms": self.stream_time_ms,
             "created_ms": self.created_ms,
             "files": [[file.name, [[*part] for part in file.parts]] for file in self.files],
+            "changes": [[file.name, [[*part] for part in file.parts]] for file in self.changes],
         }
         return json.dumps({**fields, "sha256": _digest(fields)}).encode()
 
@@ -176,6 +180,7 @@ class SnapshotIndex:
                 stream_time_ms=fields["stream_time_ms"],
                 created_ms=fields["created_ms"],
                 files=[_file(name, parts) for name, parts in fields["files"]],
+                changes=[_file(name, parts) for name, parts in fields["changes"]],
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StoreCorruptedError(f"{where} can't be read: {error}. Remove it") from error

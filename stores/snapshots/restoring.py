@@ -9,11 +9,13 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from itertools import chain
 from pathlib import Path
 
+from stores.engines.changes import CHANGES_FILE, apply_changes
 from stores.errors import StoreError, StoreIncompatibleError
 from stores.failpoints import Part, declare, reach
 from stores.files.creation import LOCK_FILE, create, is_unused, wipe
@@ -24,12 +26,16 @@ from stores.interface import Durability, KeyValueStore
 from stores.meta_entries import OFFSET, POSITION, decode_marks, decode_offsets
 from stores.records.pieces import PIECE_BYTES, in_pieces
 from stores.registry import Backend, StoreBackend, backends
-from stores.snapshots.index import IndexName, SnapshotIndex, SnapshotKind, StoredPart
+from stores.snapshots.index import IndexName, SnapshotFile, SnapshotIndex, SnapshotKind, StoredPart
 from stores.snapshots.objects import StoreObjects
+from stores.strategies.staging import open_engine
 from stores.strategies.store import Store
 
 PART_FETCHED = declare(
     "snapshot.part_fetched", "one more part of the files is in the store that is made", part=Part.CHANGE
+)
+CHANGES_APPLIED = declare(
+    "snapshot.changes_applied", "one more file of changes is in the store that is made", part=Part.CHANGE
 )
 FILES_FETCHED = declare(
     "snapshot.files_fetched", "all files are in the store that is made, which does not count yet", part=Part.CHANGE
@@ -89,9 +95,19 @@ def make_store(
     """
 
     def build(folder: Path) -> None:
-        _check_room(folder, index.num_bytes)
+        # Changes are there twice, until they are applied.
+        _check_room(folder, index.num_bytes + sum(file.num_bytes for file in index.changes))
         _build(folder, backend)
-        _fetch_files(objects, index, folder / "data", threads, fetched)
+        data, done = folder / "data", _Fetched(fetched)
+        _fetch_files(objects, index.files, data, threads, done)
+        if index.changes:
+            changes = folder / CHANGES_FILE
+            make_folder(changes)
+            numbered = [SnapshotFile(str(number), file.parts) for number, file in enumerate(index.changes)]
+            _fetch_files(objects, numbered, changes, threads, done)
+            _apply(data, [changes / file.name for file in numbered], backend)
+            shutil.rmtree(changes)
+        reach(FILES_FETCHED)
 
     wipe(path)
     with translated_system_errors(path):
@@ -140,13 +156,22 @@ def _build(folder: Path, backend: Backend) -> None:
         remove(path)
 
 
+def _apply(data: Path, files: Sequence[Path], backend: Backend) -> None:
+    """Write the changes in ``files``, in their order, to the engine in the folder ``data``."""
+    level = min(backend.durabilities)  # All files are synced at the end.
+    with closing(open_engine(backend.load_engine(), data, level, backend.options)) as engine:
+        for file in files:
+            apply_changes(file, engine)
+            reach(CHANGES_APPLIED)
+
+
 def _fetch_files(
-    objects: StoreObjects, index: SnapshotIndex, folder: Path, threads: int, fetched: Callable[[int], None]
+    objects: StoreObjects, files: Sequence[SnapshotFile], folder: Path, threads: int, fetched: _Fetched
 ) -> None:
     targets: list[int] = []
     pieces = []
     try:
-        for file in index.files:
+        for file in files:
             targets.append(make_file(folder / file.name))
             os.ftruncate(targets[-1], file.num_bytes)
             at = 0
@@ -157,29 +182,39 @@ def _fetch_files(
     finally:
         for descriptor in targets:
             os.close(descriptor)
-    reach(FILES_FETCHED)
 
 
-def _fetch(
-    objects: StoreObjects, pieces: list[tuple[int, StoredPart, int]], threads: int, fetched: Callable[[int], None]
-) -> None:
+class _Fetched:
+    """Calls ``fetched`` with the bytes that are there, of all files that are fetched one after the other."""
+
+    def __init__(self, fetched: Callable[[int], None]) -> None:
+        self.num_bytes = 0
+        self._fetched = fetched
+
+    def add(self, num_bytes: int) -> None:
+        """Add some bytes."""
+        self.num_bytes += num_bytes
+        self._fetched(self.num_bytes)
+
+
+def _fetch(objects: StoreObjects, pieces: list[tuple[int, StoredPart, int]], threads: int, fetched: _Fetched) -> None:
     def fetch(descriptor: int, part: StoredPart, at: int) -> int:
         objects.fetch(part, lambda place, piece: _write(descriptor, piece, at + place))
         reach(PART_FETCHED)
         return part.num_bytes
 
-    num_bytes, synced, written = 0, 0, set()
+    synced, written = fetched.num_bytes, set()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="snapshot")
     try:
         for descriptor, done in [(piece[0], pool.submit(fetch, *piece)) for piece in pieces]:
-            num_bytes += done.result()
+            num_bytes = done.result()
             written.add(descriptor)
-            fetched(num_bytes)
+            fetched.add(num_bytes)
             # The disk writes while the next parts are read and hashed: the store is synced at the end anyway.
-            if num_bytes - synced >= _SYNC_BYTES:
+            if fetched.num_bytes - synced >= _SYNC_BYTES:
                 for each in written:
                     os.fsync(each)
-                synced, written = num_bytes, set()
+                synced, written = fetched.num_bytes, set()
     finally:
         # The descriptors are in use until the last part is written.
         pool.shutdown(cancel_futures=True)

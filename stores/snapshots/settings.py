@@ -11,6 +11,7 @@ from threading import BoundedSemaphore, Event, Lock
 from time import monotonic, thread_time
 
 from stores.contract.arguments import check_number, check_share
+from stores.engines.changes import KeyRoom
 from stores.errors import ConfigError
 from stores.files.folder import Folder, PutIfAbsent, open_folder
 
@@ -114,3 +115,8 @@ class Snapshots:
     def turns(self) -> BoundedSemaphore:
         """The turns of snapshots that are copied and sent at a time."""
         return BoundedSemaphore(AT_ONCE_MAX)
+
+    @cached_property
+    def key_room(self) -> KeyRoom:
+        """The memory for changed keys of all stores that share these settings."""
+        return KeyRoom()

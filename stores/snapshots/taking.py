@@ -5,6 +5,10 @@ transaction. Before that, RocksDB's write buffers are flushed in the background.
 the parts that the last snapshot lacks, and puts the index last. A snapshot that fails is logged and counted, and its
 task continues.
 
+After a first snapshot of LMDB and SQLite the keys are kept that commits change. The next one then sends only their
+values, in a file of changes, and names the files of the first one as well. Files of changes are joined as in a
+log-structured merge tree: each has more than twice as many keys as the one after it.
+
 A snapshot shows one commit of the store, and so the changelog up to one committed offset. That never becomes wrong:
 neither if another owner has the task by the time it is in place, nor if that one takes snapshots as well.
 """
@@ -15,10 +19,10 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
@@ -26,12 +30,13 @@ from threading import Event, Lock, Thread
 from time import monotonic
 from typing import NamedTuple
 
+from stores.engines.changes import ChangedKeys
 from stores.engines.engine import Capture, Engine
+from stores.engines.families import FAMILIES
 from stores.errors import StoreError, StoreUnavailableError
 from stores.failpoints import Part, declare, reach
 from stores.files.creation import CAPTURED
 from stores.files.plain_files import make_folder, open_plain, translated_system_errors
-from stores.interface import Position
 from stores.meta_entries import OFFSET, POSITION, decode_marks, decode_offsets
 from stores.records.expiry import STREAM_TIME, stream_time_of
 from stores.snapshots.index import TOKEN_CHARS, IndexName, SnapshotFile, SnapshotIndex, SnapshotKind, StoredPart
@@ -46,6 +51,9 @@ BEGUN = declare("snapshot.begun", "the files of a commit are held, and nothing o
 PART_SENT = declare("snapshot.part_sent", "one more part of a snapshot is in place, without an index", part=Part.CHANGE)
 SENT = declare("snapshot.sent", "all parts of a snapshot are in place, without an index", part=Part.CHANGE)
 INDEXED = declare("snapshot.indexed", "the index of a snapshot is in place", part=Part.CHANGE)
+_CHANGES_SHARE = 2
+"""A snapshot is whole again after one whose files of changes have one part of so many of the other files."""
+_CHANGES_PART_BYTES = 16 << 20
 END_S = 30.0
 """The time to wait for the end of an upload whose store is closed. A part that is on its way is not interrupted."""
 
@@ -67,17 +75,31 @@ class SnapshotFigures:
     """Restores that began from a snapshot."""
 
 
+class _Last(NamedTuple):
+    """The last snapshot, which another one may continue."""
+
+    snapshot: SnapshotIndex
+    runs: Sequence[ChangedKeys]
+    """What is in each of its files of changes."""
+    families: bytes | None
+    """The meta entry of the engine's data families."""
+    changed: ChangedKeys | None
+    """What has changed since; None if the engine keeps no changes."""
+
+
 class _Begun(NamedTuple):
     """A snapshot that has begun."""
 
     capture: Capture
     folder: Path
     part_bytes: int
-    offset: int
-    position: Position
-    stream_time_ms: int
-    kind: SnapshotKind
-    created_ms: int
+    snapshot: SnapshotIndex
+    """Its index, with the files of the last snapshot that it continues, and without its own."""
+    runs: Sequence[ChangedKeys]
+    """What is in each of its files of changes; nothing if it is whole."""
+    families: bytes | None
+    changed: ChangedKeys | None
+    """What changes after this snapshot; None if the engine keeps no changes."""
 
 
 class SnapshotTaker:
@@ -102,8 +124,8 @@ class SnapshotTaker:
         """The commits that are to be flushed before the next snapshot; None if it is not due."""
         self._last_offset: int | None = None
         """The offset of the last snapshot that was begun, and has not failed."""
-        self._parts: Mapping[str, StoredPart] | None = None
-        """The parts that the last snapshot names, by digest; None if they must be read from its index."""
+        self._last: _Last | None = None
+        """The last snapshot; None if there is none since the store was opened, or if a later one has failed."""
         self._digests: Mapping[Place, str] = {}
         self._newest: IndexName | None = None
         """The newest index at the last look for another process's turn."""
@@ -115,7 +137,7 @@ class SnapshotTaker:
         """Start the clock: the store was opened."""
         self._due_s = self._next_s()
         # Another owner may have taken and removed snapshots meanwhile.
-        self._flush_mark = self._last_offset = self._parts = None
+        self._flush_mark = self._last_offset = self._last = None
 
     def after_commit(self, store: Store, offset: int | None) -> None:
         """Begin a snapshot of the state at ``offset``, if one is due. An error is logged and counted."""
@@ -157,7 +179,7 @@ class SnapshotTaker:
                 _log.warning("an upload to %s does not end, and is left to itself", self._settings.location)
                 self._ended = Event()  # The one of that upload stays set.
                 return
-        self._thread = self._capture = None
+        self._thread = self._capture = self._last = None
         self._ended.clear()
 
     def _next_s(self) -> float:
@@ -180,42 +202,60 @@ class SnapshotTaker:
         folder = self._path / CAPTURED / token_hex(4)
         with translated_system_errors(folder):
             make_folder(folder.parent)
-        self._capture = capture = engine.capture(folder)
+        meta, last = engine.meta(), self._last
+        families, snapshot = meta.get(FAMILIES), self._index_at(meta, offset, kind)
+        runs: list[ChangedKeys] = []
+        to_send = [] if last is None else _to_send(last, engine, kind, families)
+        if last is not None and to_send:
+            kept = len(last.runs) - len(to_send) + 1
+            runs = [*last.runs[:kept], to_send[-1]]
+            snapshot = replace(snapshot, files=last.snapshot.files, changes=last.snapshot.changes[:kept])
+        # Those of later commits. The present ones are in ``to_send``, or a whole snapshot has them.
+        engine.changed = ChangedKeys(self._settings.key_room) if engine.captures_changes else None
+        self._capture = capture = engine.capture_changes(folder, to_send) if to_send else engine.capture(folder)
         try:
-            begun = self._begun(engine, capture, folder, offset, kind)
+            part_bytes = _CHANGES_PART_BYTES if runs else engine.kind.part_bytes
+            begun = _Begun(capture, folder, part_bytes, snapshot, runs, families, engine.changed)
             self._last_offset = offset
             reach(BEGUN)
             thread = Thread(target=self._run, args=(begun, self._ended), name="snapshot", daemon=True)
             thread.start()
         except BaseException:
-            self._last_offset = None
+            self._last_offset = self._last = None
             capture.end()
             shutil.rmtree(folder, ignore_errors=True)
             raise
         self._thread = thread
 
-    def _begun(self, engine: Engine, capture: Capture, folder: Path, offset: int, kind: SnapshotKind) -> _Begun:
-        meta = engine.meta()
+    def _index_at(self, meta: Mapping[bytes, bytes], offset: int, kind: SnapshotKind) -> SnapshotIndex:
+        """Return the index of the state with these meta entries, without files."""
         reached = self._objects.offset_in(decode_offsets(OFFSET, meta))
         if reached != offset:
             raise StoreError(
                 f"the store {self._path} is at offset {reached}, and not at {offset}: no snapshot is taken"
             )
-        stream_time_ms = stream_time_of(decode_marks(meta).get(STREAM_TIME))
-        position = decode_offsets(POSITION, meta)
-        part_bytes, created_ms = engine.kind.part_bytes, time.time_ns() // 1_000_000
-        return _Begun(capture, folder, part_bytes, offset, position, stream_time_ms, kind, created_ms)
+        return SnapshotIndex(
+            partition=self._objects.partition,
+            offset=offset,
+            kind=kind,
+            position=decode_offsets(POSITION, meta),
+            stream_time_ms=stream_time_of(decode_marks(meta).get(STREAM_TIME)),
+            created_ms=time.time_ns() // 1_000_000,
+            files=(),
+        )
 
     def _run(self, begun: _Begun, ended: Event) -> None:
         try:
-            if self._objects.of_whole_topic and self._was_anothers_turn(begun.kind):
+            if self._objects.of_whole_topic and self._was_anothers_turn(begun.snapshot.kind):
                 return
             begun.capture.complete()
             self._upload(begun, ended)
         except EndedError:
             _log.debug("a snapshot of %s was ended, because the store is closed", self._path)
         except Exception as error:
-            self._parts = self._last_offset = None
+            self._last = self._last_offset = None
+            if begun.changed is not None:
+                begun.changed.release()
             if not ended.is_set():
                 self._failed(error)
         finally:
@@ -227,33 +267,28 @@ class SnapshotTaker:
 
     def _upload(self, begun: _Begun, ended: Event) -> None:
         began_s = monotonic()
-        upload = Upload(self._objects, self._settings, self._known(begun.kind), self._digests, ended)
+        known, index = self._known(begun.snapshot.kind), begun.snapshot
+        if any(part.digest not in known for part in index.parts()):
+            raise StoreUnavailableError("files of the last one are no longer there, and the next one is whole")
+        upload = Upload(self._objects, self._settings, known, self._digests, ended)
         try:
-            files = upload.send(begun.folder, begun.part_bytes, never_change=begun.capture.shares_files)
+            sent = upload.send(begun.folder, begun.part_bytes, never_change=begun.capture.shares_files)
         finally:
             self._figures.bytes_total += upload.num_bytes
             self._figures.objects_total += upload.num_objects
         reach(SENT)
-        index = SnapshotIndex(
-            partition=self._objects.partition,
-            offset=begun.offset,
-            kind=begun.kind,
-            position=begun.position,
-            stream_time_ms=begun.stream_time_ms,
-            created_ms=begun.created_ms,
-            files=files,
-        )
+        index = replace(index, changes=[*index.changes, *sent]) if begun.runs else replace(index, files=sent)
         is_new = self._objects.put_index(index)
         reach(INDEXED)
         # Another owner has put that of the same commit: nothing names the parts of this one.
-        self._parts = {part.digest: part for part in index.parts()} if is_new else None
+        self._last = _Last(index, begun.runs, begun.families, begun.changed) if is_new else None
         self._digests, self._newest = upload.digests, index.name
         self._figures.total += is_new
-        self._figures.offset = begun.offset
+        self._figures.offset = index.offset
         _log.info(
             "a snapshot of %s at offset %d is in %s: %d of %d bytes were sent, in %.1f s",
             self._path,
-            begun.offset,
+            index.offset,
             self._settings.location,
             upload.num_bytes,
             index.num_bytes,
@@ -279,15 +314,16 @@ class SnapshotTaker:
         Somebody may have removed some since they were sent. Raises: StoreUnavailableError.
         """
         sizes = self._objects.sizes()
-        named = self._read_parts(kind) if self._parts is None else self._parts
-        return {digest: part for digest, part in named.items() if sizes.get(str(part)) == part.num_bytes}
+        index = self._newest_index(kind) if self._last is None else self._last.snapshot
+        parts = () if index is None else index.parts()
+        return {part.digest: part for part in parts if sizes.get(str(part)) == part.num_bytes}
 
-    def _read_parts(self, kind: SnapshotKind) -> Mapping[str, StoredPart]:
-        """Return the parts that the newest index of this kind names, by digest."""
+    def _newest_index(self, kind: SnapshotKind) -> SnapshotIndex | None:
+        """Return the newest index of this kind; None without one, or if it can't be read."""
         with suppress(StoreError):
             for name in self._indexes(kind):
-                return {part.digest: part for part in self._objects.index(name).parts()}
-        return {}
+                return self._objects.index(name)
+        return None
 
     def _prune(self) -> None:
         try:
@@ -298,6 +334,28 @@ class SnapshotTaker:
     def _failed(self, error: Exception) -> None:
         self._figures.failed_total += 1
         _log.warning("a snapshot of %s was not taken, and its task continues: %s", self._path, error)
+
+
+def _to_send(last: _Last, engine: Engine, kind: SnapshotKind, families: bytes | None) -> list[ChangedKeys]:
+    """Return the runs of changes that a snapshot sends which continues ``last``; none if it has to be whole.
+
+    It sends what has changed since, together with earlier runs that are not much larger. So there are few files, and a
+    change is sent again about as often as their number doubles.
+    """
+    changed, index = engine.changed, last.snapshot
+    if changed is None or changed is not last.changed or not changed.complete:
+        return []
+    if (index.kind, last.families) != (kind, families):
+        return []
+    if sum(file.num_bytes for file in index.changes) > sum(file.num_bytes for file in index.files) // _CHANGES_SHARE:
+        return []
+    runs, count = [changed], len(changed)
+    for earlier in reversed(last.runs):
+        if len(earlier) > 2 * count:
+            break
+        runs.insert(0, earlier)
+        count += len(earlier)
+    return runs
 
 
 class EndedError(StoreUnavailableError):

@@ -250,6 +250,7 @@ class NativeStaging(Staging):
         reach(BEFORE_COMMIT)
         with self._lock:
             if self._transaction is not None:
+                self.engine.note_changes(self._lengths.writes, self._ranges)
                 self._transaction.commit(meta)
                 self._end()
                 self._part(None)

@@ -8,11 +8,16 @@ numbers stay, and most of the file is the same in the next capture, unlike in a 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
+import lmdb
+
+from stores.engines.checksum import ValueCodec
 from stores.engines.engine import Capture
+from stores.engines.lmdb.environment import reading_error
 from stores.engines.lmdb.file import DATA_FILE
 from stores.engines.lmdb.meta_pages import captured_meta_pages
 from stores.errors import StoreUnavailableError
@@ -71,6 +76,32 @@ class LmdbCapture(Capture):
                 break
             at += os.pwrite(target, buffer[:num_bytes], at)
         os.pwrite(target, self._meta_pages, 0)
+
+    def end(self) -> None:
+        with self._lock:
+            txn, self._txn = self._txn, None
+            if txn is not None:
+                txn.abort()
+
+
+class LmdbReading:
+    """The values that a read transaction ``txn`` shows in its database, until it ends or the map must grow."""
+
+    def __init__(self, txn: Any, path: Path, codec: ValueCodec) -> None:
+        self._txn, self._path, self._codec = txn, path, codec
+        self._lock = Lock()
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        with self._lock:
+            if self._txn is None:
+                raise StoreUnavailableError(
+                    f"{self._path} was closed, or has grown, while its changes were read: read them again"
+                )
+            try:
+                found = list(map(self._txn.get, keys))
+            except lmdb.Error as error:
+                raise reading_error(error) from error
+        return self._codec.decode_many(keys, found)
 
     def end(self) -> None:
         with self._lock:

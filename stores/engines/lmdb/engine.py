@@ -23,10 +23,11 @@ from weakref import WeakSet
 
 import lmdb
 
+from stores.engines.changes import ChangedKeys, ChangesCapture
 from stores.engines.checksum import CHECKSUM_BYTES, codec_of
 from stores.engines.engine import Capture, EngineSnapshot, Scan, Transaction, TransactionalEngine, Writes, converted
 from stores.engines.families import FAMILIES, families_in_use
-from stores.engines.lmdb.capture import LmdbCapture
+from stores.engines.lmdb.capture import LmdbCapture, LmdbReading
 from stores.engines.lmdb.environment import (
     Environment,
     MemoryMap,
@@ -72,6 +73,7 @@ class LmdbEngine(TransactionalEngine):
     splits: ClassVar[bool] = True
     reads_live: ClassVar[bool] = True
     captures: ClassVar[bool] = True
+    captures_changes: ClassVar[bool] = True
 
     def __init__(self, environment: Environment, durability: Durability, *, scans_checked: bool) -> None:
         env = environment.env
@@ -89,7 +91,7 @@ class LmdbEngine(TransactionalEngine):
         self._snapshots_max = readers - min(_SPARE_READERS_MAX, readers // 2)
         self._scans: WeakSet[LmdbScan] = WeakSet()
         self._held: WeakSet[LmdbSnapshot] = WeakSet()
-        self._captures: WeakSet[LmdbCapture] = WeakSet()
+        self._captures: WeakSet[Capture] = WeakSet()
         # The map can only be resized while no transaction is open, on any thread.
         self._map = RLock()
         self._memory_map = MemoryMap(env, self._page_bytes, self._release_map)
@@ -153,6 +155,14 @@ class LmdbEngine(TransactionalEngine):
     def capture(self, folder: Path) -> Capture:
         with self._map, converted(lmdb.Error, reading_error):
             capture = LmdbCapture(self._env, Path(self._path), self._page_bytes, folder)
+            self._captures.add(capture)
+            return capture
+
+    def capture_changes(self, folder: Path, runs: Sequence[ChangedKeys]) -> Capture:
+        with self._map, converted(lmdb.Error, reading_error):
+            _, meta = self._read_meta()
+            reading = LmdbReading(self._env.begin(self._stored[0]), Path(self._path), self._codec)
+            capture = ChangesCapture(reading, meta, runs, folder)
             self._captures.add(capture)
             return capture
 
@@ -336,6 +346,8 @@ class LmdbEngine(TransactionalEngine):
         return bytes(entry)
 
     def write(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], *, durable: bool = True) -> None:
+        for ranges, writes, _ in layers:
+            self.note_changes(writes, ranges)
         self._prepare_commit()
         while True:
             try:

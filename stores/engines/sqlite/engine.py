@@ -17,11 +17,12 @@ from threading import Lock, RLock, get_ident
 from typing import ClassVar, Self, TypeVar, cast
 from weakref import WeakSet
 
+from stores.engines.changes import ChangedKeys, ChangesCapture
 from stores.engines.checksum import CHECKSUM_BYTES, ValueCodec, codec_of
 from stores.engines.engine import Capture, EngineSnapshot, Scan, Transaction, TransactionalEngine, Writes, converted
 from stores.engines.families import FAMILIES, families_in_use
 from stores.engines.snapshots import SharedSnapshots, Snapshot
-from stores.engines.sqlite.capture import SqliteCapture
+from stores.engines.sqlite.capture import SqliteCapture, SqliteReading
 from stores.engines.sqlite.tables import (
     DATA,
     FILE,
@@ -45,7 +46,7 @@ from stores.engines.sqlite.tables import (
     writing_error,
 )
 from stores.engines.sqlite.transaction import SqliteScan, SqliteSnapshot, SqliteTransaction
-from stores.errors import StoreUnavailableError, damaged, must_reopen
+from stores.errors import StoreError, StoreUnavailableError, damaged, must_reopen
 from stores.files.sqlite_library import (
     OPENING_S,
     READ_ONLY,
@@ -89,6 +90,7 @@ class SqliteEngine(TransactionalEngine):
     splits: ClassVar[bool] = True
     reads_live: ClassVar[bool] = True
     captures: ClassVar[bool] = True
+    captures_changes: ClassVar[bool] = True
     max_key_bytes = 1 << 20
     max_value_bytes = 900_000_000 - CHECKSUM_BYTES  # SQLite's limit for a whole row is 1,000,000,000 bytes
 
@@ -107,7 +109,7 @@ class SqliteEngine(TransactionalEngine):
         self._snapshots = SharedSnapshots(self._acquire, self._release)
         # Re-entrant: a finalizer may give a connection back while one is being borrowed.
         self._lock = RLock()
-        self._captures: WeakSet[SqliteCapture] = WeakSet()
+        self._captures: WeakSet[Capture] = WeakSet()
         self._transaction: SqliteTransaction | None = None
         """The latest transaction that a strategy has begun."""
         self._tables = [DATA]
@@ -191,6 +193,16 @@ class SqliteEngine(TransactionalEngine):
     def capture(self, folder: Path) -> Capture:
         with converted(Error, lambda error: reading_error(error, self._file)):
             capture = SqliteCapture(self._connect, folder)
+        self._captures.add(capture)
+        return capture
+
+    def capture_changes(self, folder: Path, runs: Sequence[ChangedKeys]) -> Capture:
+        def failed(error: Exception) -> StoreError:
+            return reading_error(error, self._file)
+
+        with converted(Error, failed):
+            reading = SqliteReading(self._connect, self._tables[0], self._codec, failed)
+        capture = ChangesCapture(reading, self.meta(), runs, folder)
         self._captures.add(capture)
         return capture
 
@@ -294,6 +306,8 @@ class SqliteEngine(TransactionalEngine):
         return dict(self._codec.decode_pairs(self._query(look)))
 
     def write(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], *, durable: bool = True) -> None:
+        for ranges, writes, _ in layers:
+            self.note_changes(writes, ranges)
         writer = self._writer
         try:
             writer.execute("begin immediate")

@@ -103,6 +103,8 @@ class FileSnapshots(NoSnapshots):
         """The backend of its files, if that is another one."""
         self._plan, self._settings, self._choices = plan, settings, choices
         self._backend = backend_named(plan.config.backend)
+        if plan.config.memory is not None:
+            settings.key_room.max_bytes = plan.config.memory.changed_keys_bytes
         self._objects = StoreObjects(settings.folder, plan.partition)
         self._taker = SnapshotTaker(settings, self._objects, plan.path, self._kind, self.figures)
         self._refused: dict[IndexName | None, str] = {}

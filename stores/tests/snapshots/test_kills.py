@@ -61,6 +61,10 @@ def taking_cases() -> Iterator[KillOfSnapshot]:
             yield KillOfSnapshot(backend, failpoint, counts=False)
         for failpoint in (folder.IN_PLACE, taking.INDEXED):
             yield KillOfSnapshot(backend, failpoint, counts=True)
+    for backend in (LMDB, SQLITE):
+        # The second one in a process is of changes.
+        for failpoint in (taking.BEGUN, taking.PART_SENT, taking.SENT, taking.INDEXED):
+            yield KillOfSnapshot(backend, failpoint, counts=True, hit=2)
     yield KillOfSnapshot(INDEXED, pruning.INDEX_REMOVED, counts=True)
 
 

@@ -17,7 +17,7 @@ from stores.interface import TopicPartition
 from stores.records import INT64, STR, KeyValue
 from stores.registry import StoreBackend, backends
 from stores.snapshots import restoring
-from stores.snapshots.index import IndexName, SnapshotIndex, SnapshotKind
+from stores.snapshots.index import TOKEN_CHARS, IndexName, SnapshotFile, SnapshotIndex, SnapshotKind, StoredPart
 from stores.tasks import StoreConfig
 from stores.tests.snapshots.snapshotting import (
     CHANGELOG,
@@ -213,6 +213,10 @@ def test_a_changelog_that_is_lost_is_an_error_with_snapshots_as_well(tmp_path: P
         assert (restored, report.snapshot_offset) == ({}, None)
 
 
+def part(number: int) -> StoredPart:
+    return StoredPart(f"{number:064x}", number + 1, "0" * TOKEN_CHARS)
+
+
 def test_an_index_is_read_as_it_was_written() -> None:
     kind = SnapshotKind("id", "lmdb-native", 1, {"records": "\xe9\x00", "format": None})
     partition = TopicPartition("a/topic-1", 7)
@@ -223,8 +227,11 @@ def test_an_index_is_read_as_it_was_written() -> None:
         position={TopicPartition("input", 3): 9},
         stream_time_ms=-1,
         created_ms=1,
-        files=[],
+        files=[SnapshotFile("data.mdb", [part(0), part(1)])],
+        changes=[SnapshotFile("changes", [part(2)]), SnapshotFile("changes", [part(3)])],
     )
+    assert list(index.parts()) == [part(number) for number in range(4)]
+    assert index.num_bytes == 1 + 2 + 3 + 4
     assert SnapshotIndex.decode(index.encoded(), "there") == index
     assert IndexName.parse(str(index.name)) == index.name
     for other in (

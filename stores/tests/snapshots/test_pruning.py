@@ -78,7 +78,7 @@ def test_a_task_removes_its_old_snapshots(tmp_path: Path, log: Changelog) -> Non
 
 
 def test_nothing_that_was_in_use_within_the_grace_is_removed(tmp_path: Path, log: Changelog) -> None:
-    offsets = taken(tmp_path, log, "lmdb", 4)
+    offsets = taken(tmp_path, log, INDEXED, 4)
     objects = objects_in(settings(tmp_path))
     assert prune(objects, 1, 3_600.0) == (0, 0, 0)
     # The second was put two hours ago, and has superseded the first one then.
@@ -113,7 +113,7 @@ def test_without_a_readable_index_no_object_is_removed(tmp_path: Path, log: Chan
     kept = objects.indexes()[0]
     file = tmp_path / "snapshots" / objects.path(INDEX, kept)
     content = file.read_bytes()
-    file.write_bytes(content.replace(b'"version": 1', b'"version": 2'))
+    file.write_bytes(content.replace(b'"version": 2', b'"version": 3'))
     sizes = objects.sizes()
     prune(objects, 1, 0.0)
     assert objects.sizes() == sizes

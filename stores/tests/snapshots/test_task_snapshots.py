@@ -86,8 +86,7 @@ def test_a_lost_store_is_restored_by_files_and_the_tail(
         # Of one percent of the records, which have 47 KB of 5 MB; tables are sent whole, the other files in pieces.
         (INDEXED, 1, 6, 80_000),
         (INDEXED, 100, 6, 80_000),
-        ("lmdb-indexed-batch", 1, 3, 3 << 20),
-        ("sqlite-indexed-batch", 1, 2, 2 << 20),
+        *((backend, step, 1, 60_000) for backend in ("lmdb", "sqlite") for step in (1, 100)),
     ],
 )
 def test_the_next_snapshot_sends_only_what_has_changed(
@@ -117,13 +116,14 @@ def test_the_next_snapshot_sends_only_what_has_changed(
     assert report.snapshot_offset is not None
 
 
+@over_each_engine
 @pytest.mark.parametrize("gone", ["", FILES, INDEX])
 def test_after_somebody_has_removed_a_folder_the_next_snapshot_sends_everything(
-    tmp_path: Path, log: Changelog, gone: str
+    tmp_path: Path, log: Changelog, backend: str, gone: str
 ) -> None:
     """Tables of RocksDB stay the same, and the task knows that it has sent them."""
     snapshots = settings(tmp_path)
-    task = snapping(tmp_path, log, INDEXED, snapshots)
+    task = snapping(tmp_path, log, backend, snapshots)
     task.open()
     send(log, pairs_of(range(2_000)))
     snap(task, log)
@@ -131,7 +131,7 @@ def test_after_somebody_has_removed_a_folder_the_next_snapshot_sends_everything(
     offset = snap(task, log)
     task.close()
     lose(tmp_path)
-    restored, report = reopened(tmp_path, log, INDEXED, snapshots)
+    restored, report = reopened(tmp_path, log, backend, snapshots)
     assert (restored, report.snapshot_offset, report.reason) == (logged(log, "s"), offset, None)
 
 

@@ -1,4 +1,4 @@
-"""Typed stores that begin from a snapshot have their records and marks, of the same backend or of another one."""
+"""Typed stores that begin from a second snapshot have their records and marks, of the same or another backend."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stores.changelog import Changelog
 from stores.interface import IsolationLevel
 from stores.records import INT64, STR, KeyValue, TimestampedKeyValue, TimestampedKeyValueWithHeaders, Versioned, Window
 from stores.tasks import StoreConfig, StreamTask
-from stores.tests.snapshots.snapshotting import commit, lose, send, settings
+from stores.tests.snapshots.snapshotting import commit, lose, objects_in, send, settings
 from stores.tests.tasks.setup import INDEXED, single
 
 ENGINES = (INDEXED, "lmdb-indexed-batch", "sqlite-indexed-batch")
@@ -56,15 +56,18 @@ def test_typed_stores_are_restored_with_their_marks(
 
     task = made(backend)
     task.open()
-    for number in range(60):
-        send(log, [(b"key", b"%d" % number)])
-    task.run(commit=True)
-    number = 60
-    while not task.metrics.stores["s"].snapshot_total:
-        send(log, [(b"key", b"%d" % number)])
-        commit(task)
-        number += 1
-        assert number < 10_000
+    number = 0
+    for snapshots_due in (1, 2):
+        send(log, [(b"key", b"%d" % each) for each in range(number, number + 60)])
+        task.run(commit=True)
+        number += 60
+        while task.metrics.stores["s"].snapshot_total < snapshots_due:
+            send(log, [(b"key", b"%d" % number)])
+            commit(task)
+            number += 1
+            assert number < 10_000
+    objects = objects_in(snapshots)
+    assert bool(objects.index(objects.indexes()[0]).changes) == (backend != INDEXED)
     expected = list(task.store("s", IsolationLevel.READ_COMMITTED).all())
     task.close()
     lose(tmp_path)

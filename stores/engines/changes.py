@@ -1,0 +1,216 @@
+"""The changes of an engine's data since an earlier commit: the keys that were written, and a file of their values.
+
+Writes at random change nearly all pages of a file that is changed in place. So a snapshot of such an engine may consist
+of the files of an earlier one, and of what has changed since. Only keys are kept for that, in memory. Their values are
+read from a read transaction of the new commit.
+
+A file of changes is a sequence of blocks, little-endian: a letter, the number of pairs (4 bytes), the lengths of their
+first and of their second parts (4 bytes each, plus one; 0 for none), and all first and second parts. First come the
+ranges that were removed (``R``), then all meta entries (``M``), then keys with their values (``K``), in order. A key
+without a value was deleted.
+
+Source: O'Neil et al., "The Log-Structured Merge-Tree", 1996; Flink, "Incremental Checkpoints".
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
+from pathlib import Path
+from struct import calcsize, pack, unpack
+from threading import Lock
+from typing import IO, Protocol
+from weakref import WeakSet
+
+from stores.engines.engine import Capture, Engine, Writes
+from stores.errors import StoreCorruptedError
+from stores.files.plain_files import translated_system_errors
+from stores.memory_limit import CHANGED_KEYS_BYTES
+from stores.ordered import Bounds, KeyRanges
+
+_ENTRY_BYTES = 96
+"""The memory of a key in a set, without its bytes."""
+_UNCOUNTED = 1_000
+"""Keys are counted again once there are so many more, or half as many again."""
+CHANGES_FILE = "changes"
+_RANGES, _META, _KEYS = b"R", b"M", b"K"
+_HEAD = "<cI"
+_PAIRS_AT_ONCE, _BLOCK_BYTES = 512, 1 << 20
+
+Part = bytes | None
+_Pairs = Sequence[tuple[Part, Part]]
+
+
+class KeyRoom:
+    """The memory that the changed keys of all stores of a process have. For any thread."""
+
+    def __init__(self) -> None:
+        self.max_bytes = CHANGED_KEYS_BYTES
+        self._kept: WeakSet[ChangedKeys] = WeakSet()
+        self._lock = Lock()
+
+    def add(self, changed: ChangedKeys) -> None:
+        """Count the memory of ``changed``, as long as it lives."""
+        with self._lock:
+            self._kept.add(changed)
+
+    @property
+    def num_bytes(self) -> int:
+        """The memory that is in use."""
+        with self._lock:
+            return sum(changed.num_bytes for changed in self._kept)
+
+
+class ChangedKeys:
+    """The keys that writes have named since a commit, and the ranges that were removed. For one thread at a time."""
+
+    def __init__(self, room: KeyRoom) -> None:
+        self.keys: set[bytes] = set()
+        self.ranges = KeyRanges()
+        self.complete = True
+        """False once there was no room for more: then none are kept."""
+        self.num_bytes = 0
+        """The memory of all when they were counted last."""
+        self._room, self._next_count = room, _UNCOUNTED
+        room.add(self)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def add(self, keys: Iterable[bytes], ranges: Iterable[Bounds]) -> None:
+        """Add what a write changes. It may be added before the write, also if that fails."""
+        if not self.complete:
+            return
+        self.keys.update(keys)
+        for start, end in ranges:
+            self.ranges.add(start, end)
+        if len(self.keys) + len(self.ranges) >= self._next_count:
+            self._count()
+            if self._room.num_bytes > self._room.max_bytes:
+                self.release()
+
+    def join(self, earlier: ChangedKeys) -> None:
+        """Add the changes that came before these, also if there is no room."""
+        self.keys |= earlier.keys
+        self.ranges.update(earlier.ranges)
+        self._count()
+
+    def release(self) -> None:
+        """Forget all, and keep none from now on."""
+        self.complete = False
+        self.keys, self.ranges = set(), KeyRanges()
+        self._count()
+
+    def _count(self) -> None:
+        count = len(self.keys) + len(self.ranges)
+        self._next_count = count + max(_UNCOUNTED, count // 2)
+        self.num_bytes = _ENTRY_BYTES * count + sum(map(len, self.keys)) + self.ranges.num_bytes()
+
+
+class Reading(Protocol):
+    """A read transaction for the values of the first data family. ``end`` may be called on any thread."""
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the values of ``keys``. Raises: StoreCorruptedError; StoreUnavailableError, also after ``end``."""
+
+    def end(self) -> None:
+        """Release it, once a call of ``get_many`` has ended. May be called more than once."""
+
+
+class ChangesCapture(Capture):
+    """A capture of the changes in ``runs``, as one file: the meta entries, and the values as ``reading`` has them."""
+
+    def __init__(
+        self, reading: Reading, meta: Mapping[bytes, bytes], runs: Sequence[ChangedKeys], folder: Path
+    ) -> None:
+        """Begin it. ``runs`` follow each other. The last one joins the others when it is complete.
+
+        Raises: StoreUnavailableError.
+        """
+        self._reading, self._meta, self._runs, self._folder = reading, meta, runs, folder
+        try:
+            with translated_system_errors(folder):
+                folder.mkdir()
+        except BaseException:
+            self.end()
+            raise
+
+    def complete(self) -> None:
+        try:
+            *earlier, changed = self._runs
+            for run in earlier:
+                changed.join(run)
+            with translated_system_errors(self._folder), open(self._folder / CHANGES_FILE, "xb") as file:
+                _write(file, _RANGES, list(changed.ranges))
+                _write(file, _META, list(self._meta.items()))
+                for pairs in self._pairs(sorted(changed.keys)):
+                    _write(file, _KEYS, pairs)
+        finally:
+            self.end()
+
+    def _pairs(self, keys: list[bytes]) -> Iterator[_Pairs]:
+        at, count = 0, 1
+        while at < len(keys):
+            some = keys[at : at + count]
+            values = self._reading.get_many(some)
+            yield list(zip(some, values, strict=True))
+            at += count
+            # About a megabyte, if the next ones are as large as these.
+            num_bytes = sum(map(len, some)) + sum(len(value) for value in values if value is not None)
+            count = min(_PAIRS_AT_ONCE, 2 * count, 1 + _BLOCK_BYTES * len(some) // num_bytes)
+
+    def end(self) -> None:
+        self._reading.end()
+
+
+def apply_changes(path: Path, engine: Engine) -> None:
+    """Write the changes in the file ``path`` to ``engine``, which has the data of the commit before them.
+
+    Raises: StoreCorruptedError, StoreUnavailableError, CommitFailedError.
+    """
+    meta: dict[bytes, Part] = dict.fromkeys(engine.meta())
+    with translated_system_errors(path), open(path, "rb") as file:
+        for kind, pairs in _blocks(file):
+            if kind == _META:
+                meta.update((_present(name), value) for name, value in pairs)
+            elif kind == _RANGES:
+                engine.write([Writes(pairs, {})], {}, durable=False)
+            elif kind == _KEYS:
+                engine.write([Writes((), {_present(key): value for key, value in pairs})], {}, durable=False)
+            else:
+                raise StoreCorruptedError(f"a file of changes has a block of the kind {kind!r}: remove the snapshot")
+    engine.write([], meta)
+
+
+def _write(file: IO[bytes], kind: bytes, pairs: _Pairs) -> None:
+    columns = [[pair[at] for pair in pairs] for at in range(2)]
+    lengths = [0 if part is None else 1 + len(part) for column in columns for part in column]
+    file.write(pack(_HEAD, kind, len(pairs)) + pack(f"<{len(lengths)}I", *lengths))
+    file.writelines(part for column in columns for part in column if part is not None)
+
+
+def _blocks(file: IO[bytes]) -> Iterator[tuple[bytes, _Pairs]]:
+    num_bytes = os.fstat(file.fileno()).st_size
+    while file.tell() < num_bytes:
+        kind, count = unpack(_HEAD, _read(file, calcsize(_HEAD)))
+        lengths = unpack(f"<{2 * count}I", _read(file, 8 * count))
+        sizes = [max(length - 1, 0) for length in lengths]
+        content = _read(file, sum(sizes))
+        places = pairwise(accumulate(sizes, initial=0))
+        parts = [content[start:end] if length else None for length, (start, end) in zip(lengths, places, strict=True)]
+        yield kind, list(zip(parts[:count], parts[count:], strict=True))
+
+
+def _read(file: IO[bytes], num_bytes: int) -> bytes:
+    # A damaged length may be larger than memory: no more is asked for than there is.
+    left = os.fstat(file.fileno()).st_size - file.tell()
+    if num_bytes > left:
+        raise StoreCorruptedError(f"a file of changes ends {num_bytes - left:,} bytes too early: remove the snapshot")
+    return file.read(num_bytes)
+
+
+def _present(part: Part) -> bytes:
+    if part is None:
+        raise StoreCorruptedError("a file of changes has a value without a key: remove the snapshot")
+    return part

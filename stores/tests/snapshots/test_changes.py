@@ -1,0 +1,329 @@
+"""Snapshots of what has changed: each is the store at its commit, whatever was written, and few bytes are sent."""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stores.changelog import Changelog
+from stores.engines.changes import ChangedKeys, KeyRoom
+from stores.errors import StoreUnavailableError
+from stores.interface import KeyValueStore, TopicPartition
+from stores.registry import backend_named, open_store
+from stores.snapshots import Snapshots
+from stores.snapshots.index import SnapshotIndex
+from stores.snapshots.objects import FILES, StoreObjects
+from stores.snapshots.restoring import kind_of, make_store
+from stores.snapshots.taking import SnapshotFigures, SnapshotTaker
+from stores.strategies.store import Store
+from stores.tests.snapshots.snapshotting import (
+    SNAPPED,
+    WITHIN_S,
+    lose,
+    objects_in,
+    pairs_of,
+    reopened,
+    send,
+    settings,
+    snap,
+    snapping,
+)
+from stores.tests.tasks.setup import INDEXED, logged
+
+PARTITION = TopicPartition("changelog", 0)
+CHANGING = [name for name in SNAPPED if backend_named(name).load_engine().captures_changes]
+over_each_changing_backend = pytest.mark.parametrize("backend", CHANGING)
+
+
+class Snapping:
+    """A store of which a snapshot is taken when ``snap`` says so."""
+
+    def __init__(self, folder: Path, backend: str, options: dict[str, object], **given: Any) -> None:
+        self.backend = backend
+        self.settings = settings(folder, keep=1_000, cpu_share=None, **given)
+        self.objects, self.figures = StoreObjects(self.settings.folder, PARTITION), SnapshotFigures()
+        self.store = open_store(backend, folder / "store", options=options)
+        self.offset = -1
+        kind = kind_of("id", backend_named(backend), {})
+        self.taker = SnapshotTaker(self.settings, self.objects, folder / "store", lambda store: kind, self.figures)
+        self.taker.begin()
+
+    def commit(self) -> None:
+        self.offset += 1
+        self.store.commit({PARTITION: self.offset})
+
+    def snap(self, *, failing: bool = False) -> None:
+        """Take a snapshot of the last commit, or attempt it."""
+        assert isinstance(self.store, Store)
+        done = self.figures.total, self.figures.failed_total
+        self.taker.after_commit(self.store, self.offset)
+        assert self.taker.wait(WITHIN_S)
+        assert (self.figures.total, self.figures.failed_total) == (done[0] + (not failing), done[1] + failing)
+
+    def newest(self) -> SnapshotIndex:
+        return self.objects.index(self.objects.indexes()[0])
+
+    def close(self) -> None:
+        self.taker.end()
+        self.store.close()
+
+
+@contextmanager
+def snapping_store(folder: Path, backend: str, **given: Any) -> Iterator[Snapping]:
+    with closing(Snapping(folder, backend, given.pop("options", {}), **given)) as opened:
+        yield opened
+
+
+def key_of(number: int) -> bytes:
+    return b"key %06d" % number
+
+
+def put(store: KeyValueStore, numbers: range, value: bytes) -> None:
+    store.put_all([(key_of(number), value) for number in numbers])
+
+
+def restored(snapping: Snapping, index: SnapshotIndex, folder: Path) -> tuple[dict[bytes, bytes], int | None]:
+    """Return the records of a store that is made of a snapshot, and its offset."""
+    make_store(snapping.objects, index, folder, backend_named(snapping.backend), 2)
+    with open_store(snapping.backend, folder) as store:
+        store.verify()
+        return dict(store.all()), store.committed_offset(PARTITION)
+
+
+def work(store: KeyValueStore, randomly: random.Random) -> None:
+    """Write at random: puts, deletes, ranges, writes that are rolled back, and values of each size."""
+    for _ in range(randomly.randrange(1, 6)):
+        start = randomly.randrange(300)
+        kind = randomly.choice(["put", "put", "put", "delete", "range", "large", "rollback", "put again"])
+        if kind == "put":
+            put(store, range(start, start + randomly.randrange(1, 50)), randomly.randbytes(20))
+        elif kind == "delete":
+            for number in range(start, start + 10):
+                store.delete(key_of(number))
+        elif kind == "range":
+            store.delete_range(*randomly.choice([(key_of(start), key_of(start + 30)), (None, key_of(5)), (None, None)]))
+        elif kind == "large":
+            store.put(key_of(start), randomly.randbytes(randomly.choice([0, 5_000, 300_000])))
+        elif kind == "rollback":
+            put(store, range(start, start + 20), b"never")
+            store.rollback()
+        else:
+            store.delete_range(key_of(start), key_of(start + 20))
+            put(store, range(start, start + 5), b"again")
+
+
+@over_each_changing_backend
+@pytest.mark.parametrize("seed", range(3))
+def test_each_snapshot_is_the_store_at_its_commit(tmp_path: Path, backend: str, seed: int) -> None:
+    randomly = random.Random(seed)
+    options = {"staging_buffer_bytes": 2_000} if backend.endswith("indexed-batch") else {}
+    expected: dict[int, dict[bytes, bytes]] = {}
+    with snapping_store(tmp_path, backend, options=options) as snapping:
+        put(snapping.store, range(20_000), b"x" * 50)
+        for _ in range(30):
+            snapping.commit()
+            snapping.snap()
+            expected[snapping.offset] = dict(snapping.store.all())
+            for _ in range(randomly.randrange(3)):
+                work(snapping.store, randomly)
+                snapping.commit()
+            work(snapping.store, randomly)
+        indexes = [snapping.objects.index(name) for name in snapping.objects.indexes()]
+        assert sum(bool(index.changes) for index in indexes) > 20
+        for index in indexes:
+            folder = tmp_path / f"restored-{index.offset}"
+            assert restored(snapping, index, folder) == (expected[index.offset], index.offset)
+
+
+@over_each_changing_backend
+def test_files_of_changes_are_joined_and_few(tmp_path: Path, backend: str) -> None:
+    """Each change is sent again about as often as the number of snapshots doubles."""
+    with snapping_store(tmp_path, backend) as snapping:
+        put(snapping.store, range(40_000), b"x" * 100)
+        snapping.commit()
+        snapping.snap()
+        whole, counts, count = snapping.figures.bytes_total, [], 60
+        for number in range(count):
+            put(snapping.store, range(100 * number, 100 * number + 100), b"y" * 100)
+            snapping.commit()
+            snapping.snap()
+            counts.append(len(snapping.newest().changes))
+        sent = (snapping.figures.bytes_total - whole) / count
+        assert max(counts) <= 5
+        assert 100 * 110 < sent < 100 * 130 * 5
+        assert snapping.newest().files == snapping.objects.index(snapping.objects.indexes()[-1]).files
+
+
+@over_each_changing_backend
+def test_a_snapshot_is_whole_again_after_many_changes(tmp_path: Path, backend: str) -> None:
+    with snapping_store(tmp_path, backend) as snapping:
+        put(snapping.store, range(5_000), b"x" * 100)
+        snapping.commit()
+        snapping.snap()
+        wholes = 0
+        for number in range(20):
+            put(snapping.store, range(300 * number, 300 * number + 1_000), b"%d" % number * 50)
+            snapping.commit()
+            snapping.snap()
+            index = snapping.newest()
+            wholes += not index.changes
+            files, changes = (sum(file.num_bytes for file in each) for each in (index.files, index.changes))
+            assert changes < 2 * files
+        assert 1 <= wholes <= 6
+
+
+@over_each_changing_backend
+def test_a_snapshot_is_whole_after_a_failure_a_new_opening_and_too_many_keys(
+    tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with snapping_store(tmp_path, backend) as snapping:
+
+        def next_is_whole(number: int) -> bool:
+            put(snapping.store, range(number, number + 10), b"%d" % number)
+            snapping.commit()
+            snapping.snap()
+            return not snapping.newest().changes
+
+        put(snapping.store, range(30_000), b"x" * 100)
+        assert next_is_whole(0)
+        assert not next_is_whole(1)
+        # What the failed one was to send is in no file.
+        put(snapping.store, range(500), b"lost")
+        snapping.commit()
+        with monkeypatch.context() as broken:
+            broken.setattr(StoreObjects, "put_index", None)
+            snapping.snap(failing=True)
+        assert next_is_whole(2)
+        assert not next_is_whole(3)
+        for each in [*snapping.objects.sizes()]:
+            snapping.objects.remove(FILES, each)
+        put(snapping.store, range(500), b"lost again")
+        snapping.commit()
+        snapping.snap(failing=True)
+        assert next_is_whole(4)
+        assert not next_is_whole(5)
+        # A snapshot that ends early, because the store is closed or swapped, leaves what it was to send in no file.
+        snapping.taker.end()
+        assert next_is_whole(6)
+        monkeypatch.setattr(snapping.settings.key_room, "max_bytes", 2_000 * 100)
+        put(snapping.store, range(4_000), b"too many")
+        assert next_is_whole(7)
+        assert not next_is_whole(8)
+        expected = dict(snapping.store.all())
+        assert restored(snapping, snapping.newest(), tmp_path / "restored")[0] == expected
+
+
+@over_each_changing_backend
+def test_changes_that_no_snapshot_needs_are_not_kept(tmp_path: Path, backend: str) -> None:
+    with snapping_store(tmp_path, backend) as snapping:
+        engine: Any = snapping.store.staging.engine  # type: ignore[attr-defined]
+        put(snapping.store, range(100), b"x")
+        snapping.commit()
+        assert not engine.changed
+        snapping.snap()
+        put(snapping.store, range(50), b"x")
+        snapping.commit()
+        assert len(engine.changed) == 50
+        snapping.snap()
+        put(snapping.store, range(2_000), b"y")
+        snapping.commit()
+        room = snapping.settings.key_room
+        assert room.num_bytes > 2_000 * len(key_of(0))
+    del engine, snapping
+    gc.collect()
+    assert room.num_bytes == 0
+
+
+def test_rocksdb_keeps_no_changes(tmp_path: Path) -> None:
+    with snapping_store(tmp_path, INDEXED) as snapping:
+        for number in range(3):
+            put(snapping.store, range(1_000), b"%d" % number)
+            snapping.commit()
+            deadline = time.monotonic() + WITHIN_S
+            while snapping.figures.offset != snapping.offset:
+                assert time.monotonic() < deadline
+                assert isinstance(snapping.store, Store)
+                snapping.taker.after_commit(snapping.store, snapping.offset)
+                snapping.taker.wait(WITHIN_S)
+            assert not snapping.newest().changes
+
+
+def test_changed_keys_are_bounded_for_all_stores_together() -> None:
+    room = KeyRoom()
+    room.max_bytes = 1_000_000
+    first, second = ChangedKeys(room), ChangedKeys(room)
+    first.add(map(key_of, range(4_000)), [])
+    second.add(map(key_of, range(4_000)), [])
+    assert first.complete
+    assert second.complete
+    second.add(map(key_of, range(4_000, 8_000)), [])
+    first.add(map(key_of, range(4_000, 8_000)), [])
+    # The first that finds no room gives its own up, and the other one goes on.
+    assert [first.complete, second.complete] == [True, False]
+    assert (len(first), len(second)) == (8_000, 0)
+    third = ChangedKeys(room)
+    third.add([], [(key_of(2 * number), key_of(2 * number)) for number in range(8_000)])
+    assert not third.complete
+    del first
+    again = ChangedKeys(room)
+    again.add(map(key_of, range(8_000)), [])
+    assert again.complete
+
+
+@pytest.mark.parametrize("backend", ["lmdb-native", "sqlite-indexed-batch"])
+@pytest.mark.parametrize("damage", ["zeros", "count", "no key"])
+def test_a_damaged_file_of_changes_makes_no_store(
+    tmp_path: Path, backend: str, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if it had been sent with the damage."""
+    with snapping_store(tmp_path, backend) as snapping:
+        put(snapping.store, range(5_000), b"x" * 100)
+        snapping.commit()
+        snapping.snap()
+        put(snapping.store, range(10), b"y")
+        snapping.commit()
+        snapping.snap()
+        index = snapping.newest()
+        [[part]] = [file.parts for file in index.changes]
+        path = tmp_path / "snapshots" / snapping.objects.path(FILES, part)
+        content = path.read_bytes()
+        at = content.rindex(b"K") + 1
+        path.write_bytes(
+            {
+                "zeros": bytes(len(content)),
+                "count": content[:at] + b"\xff" * 4 + content[at + 4 :],
+                "no key": content[: at + 4] + bytes(4) + content[at + 8 :],
+            }[damage]
+        )
+
+        def unverified(self: StoreObjects, part: object, write: Any) -> None:
+            write(0, memoryview(self.folder.read(self.path(FILES, part))))
+
+        monkeypatch.setattr(StoreObjects, "fetch", unverified)
+        with pytest.raises(StoreUnavailableError, match="remove the snapshot"):
+            restored(snapping, index, tmp_path / "restored")
+        assert not (tmp_path / "restored" / "format.json").exists()
+
+
+@over_each_changing_backend
+def test_a_task_of_another_backend_begins_from_files_and_changes(tmp_path: Path, log: Changelog, backend: str) -> None:
+    snapshots: Snapshots = settings(tmp_path)
+    with closing(snapping(tmp_path, log, backend, snapshots)) as task:
+        task.open()
+        send(log, pairs_of(range(3_000)))
+        snap(task, log)
+        send(log, [*pairs_of(range(50), b"later"), *((key, b"") for key, _ in pairs_of(range(100, 120)))])
+        offset = snap(task, log)
+    objects = objects_in(snapshots)
+    assert objects.index(objects.indexes()[0]).changes
+    for other in (backend, INDEXED, CHANGING[0]):
+        lose(tmp_path)
+        contents, report = reopened(tmp_path, log, other, snapshots)
+        assert (contents, report.snapshot_offset) == (logged(log, "s"), offset)
