@@ -4,10 +4,14 @@ Writes at random change nearly all pages of a file that is changed in place. So 
 of the files of an earlier one, and of what has changed since. Only keys are kept for that, in memory. Their values are
 read from a read transaction of the new commit.
 
-A file of changes is a sequence of blocks, little-endian: a letter, the number of pairs (4 bytes), the lengths of their
-first and of their second parts (4 bytes each, plus one; 0 for none), and all first and second parts. First come the
-ranges that were removed (``R``), then all meta entries (``M``), then keys with their values (``K``), in order. A key
-without a value was deleted.
+A file of changes has blocks of pairs, little-endian:
+
+    kind                      1 byte    R ranges that were removed, M all meta entries, K keys with their values
+    count                     4 bytes
+    lengths                   4 bytes for each first part, then for each second part: 0 for none, else the length plus 1
+    first parts, second parts
+
+They come in this order, keys in ascending order. A key without a value was deleted.
 
 Source: O'Neil et al., "The Log-Structured Merge-Tree", 1996; Flink, "Incremental Checkpoints".
 """

@@ -187,7 +187,7 @@ class Engine(ABC):
     captures_changes: ClassVar[bool] = False
     """True if ``capture_changes`` is offered: files that are changed in place are nearly all changed."""
     changed: ChangedKeys | None = None
-    """What writes add the keys to that they change, from a commit on; None to keep none. For the thread that writes."""
+    """The keys that writes have changed since a commit; None if none are kept. For the thread that writes."""
     reads_unguarded: bool = False
     """True if the files are read in the belief that no process changes them: ``is_current`` is asked after each read.
     """

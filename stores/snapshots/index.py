@@ -129,7 +129,7 @@ class SnapshotIndex:
     files: Sequence[SnapshotFile]
     """The files of the engine, as they were at ``offset`` or earlier."""
     changes: Sequence[SnapshotFile] = ()
-    """What has changed since then, in files that follow each other up to ``offset`` (``stores.engines.changes``)."""
+    """Files of the changes since then, which follow each other up to ``offset`` (``stores.engines.changes``)."""
 
     @property
     def name(self) -> IndexName:

@@ -80,11 +80,11 @@ class _Last(NamedTuple):
 
     snapshot: SnapshotIndex
     runs: Sequence[ChangedKeys]
-    """What is in each of its files of changes."""
+    """The keys in each of its files of changes."""
     families: bytes | None
     """The meta entry of the engine's data families."""
     changed: ChangedKeys | None
-    """What has changed since; None if the engine keeps no changes."""
+    """The changes since; None if the engine keeps none."""
 
 
 class _Begun(NamedTuple):
@@ -96,10 +96,10 @@ class _Begun(NamedTuple):
     snapshot: SnapshotIndex
     """Its index, with the files of the last snapshot that it continues, and without its own."""
     runs: Sequence[ChangedKeys]
-    """What is in each of its files of changes; nothing if it is whole."""
+    """The keys in each of its files of changes; none if it is whole."""
     families: bytes | None
     changed: ChangedKeys | None
-    """What changes after this snapshot; None if the engine keeps no changes."""
+    """The changes after this snapshot; None if the engine keeps none."""
 
 
 class SnapshotTaker:
