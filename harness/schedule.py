@@ -32,7 +32,7 @@ from harness.spark.session import Session, SparkFailedError
 PROBLEMS_MAX = 3
 """After so many trials have failed, no further one runs: they may all fail for the same reason."""
 ANSWER = "answer"
-ANSWER_SHARE = 300.0
+ANSWER_SHARE = 650.0
 """The part of a budget for what picks rest on, relative to the shares of the experiments that follow."""
 FIRST_ANSWER_S = 110.0
 """The seconds of the first round of all experiments that answer, which is short."""
@@ -243,8 +243,11 @@ class BenchRun:
         first_s = min(FIRST_ANSWER_S, 0.9 * self._end.remaining_s)
         first = replace(until, at=until.clock() + first_s) if math.isfinite(until.at) else until
         until = max(first, until, key=lambda each: each.at)
-        while self._round(answering, first) and not until.passed:
-            first = until
+        # Later rounds end with the part that takes longest, so that it has all that others leave of the time.
+        longest_last = sorted(answering, key=lambda part: part.experiment.share)
+        more = self._round(answering, first)
+        while more and not until.passed:
+            more = self._round(longest_last, until)
 
     def _round(self, answering: Sequence[ExperimentRun], until: Deadline) -> bool:
         """Run a round of each part that needs one, and show the rows. Return False if there is none."""

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 from statistics import median
-from time import perf_counter, process_time
+from time import perf_counter, process_time, thread_time
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -134,19 +134,35 @@ def is_busy(row: Mapping[str, Any]) -> bool:
     return (row.get("others_share") or 0.0) + (row.get("steal_share") or 0.0) > BUSY_SHARE
 
 
-_PAIRS, _TURNS = 4_000, 3
+_PAIRS = 4_000
 
 
-def machine_speed() -> float:
-    """Return pairs per second of fixed work, some 20 ms of it: pairs are made, looked up, sorted and summed up."""
-    numbers = Random(1).sample(range(1 << 40), _PAIRS)
-    began = perf_counter()
-    for _ in range(_TURNS):
-        pairs = {number.to_bytes(16): b"%0100d" % number for number in numbers}
+class SpeedMeter:
+    """The speed of the processor of this thread while it does other work, by turns of fixed work in between.
+
+    The frequency of a processor changes within seconds, and so does what other machines on it leave of its caches. A
+    turn takes some 5 ms: pairs are made, looked up, sorted and summed up. What counts is the thread's CPU time.
+    """
+
+    def __init__(self) -> None:
+        self._numbers = Random(1).sample(range(1 << 40), _PAIRS)
+        self._turns = 0
+        self.cpu_s = 0.0
+        """The CPU time of all turns."""
+
+    def turn(self) -> None:
+        """Do the fixed work once."""
+        began = thread_time()
+        pairs = {number.to_bytes(16): b"%0100d" % number for number in self._numbers}
         checksum = 0
         for key in sorted(pairs):
             checksum = crc32(pairs[key], checksum)
-    return _TURNS * _PAIRS / (perf_counter() - began)
+        self.cpu_s += thread_time() - began
+        self._turns += 1
+
+    def pairs_per_s(self) -> float | None:
+        """Return the pairs per second of all turns; None if there was none."""
+        return self._turns * _PAIRS / self.cpu_s if self._turns else None
 
 
 def tree_cpu_s() -> float:

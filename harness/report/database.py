@@ -97,9 +97,9 @@ def interval_ends(name: str, of: str = "") -> str:
     return f"interval_from({of or name}) as {low}, interval_to({of or name}) as {high}"
 
 
-def by_round(name: str) -> str:
-    """Return the part of a query that selects the values of a column by round."""
-    return f"by_round(repeat, {name}) as {rounds_column(name)}"
+def by_round(name: str, of: str = "") -> str:
+    """Return the part of a query that selects the values of a column, or of an expression, by round."""
+    return f"by_round(repeat, {of or name}) as {rounds_column(name)}"
 
 
 def ratio_columns(ratio: str, is_busy: str, cpu_ratio: str = "null") -> str:

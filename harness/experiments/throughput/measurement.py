@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from harness.experiments.store_of_records import LOG_FILE, log_durability
 from harness.processes.child import die_with
-from harness.processes.load import LoadWatch, machine_speed, waited_ns
+from harness.processes.load import LoadWatch, SpeedMeter, waited_ns
 from harness.workloads.batches import SUFFIX
 from harness.workloads.workload import Workload, plain_pairs, records_of
 from stores import failpoints
@@ -201,6 +201,7 @@ LATENCY_DIGITS = 3
 """The number of correct digits of percentiles, up to an hour."""
 WARM_UP_EVENTS_MAX = 10_000
 _CHUNK_EVENTS = 1_000
+_TURN_EVERY_NS = 50_000_000
 LOG_COMMITTED = "task.after_log_commit"
 
 
@@ -228,9 +229,9 @@ class Stopwatch:
         self.records = self.busy_ns = self.waited_ns = 0
         self.commits_ns, self.store_commits_ns = array("q"), array("q")
 
-    def run(self, records: Iterator[Record], every: int) -> None:
-        """Process all records, with a commit after ``every`` of them, and at the end."""
-        staged = 0
+    def run(self, records: Iterator[Record], every: int, meter: SpeedMeter | None = None) -> None:
+        """Process all records, with a commit after ``every`` of them and at the end. ``meter`` takes turns."""
+        staged, next_turn_ns = 0, 0
         while chunk := list(islice(records, min(every - staged, _CHUNK_EVENTS))):
             with self._timed():
                 self._process(chunk)
@@ -239,6 +240,9 @@ class Stopwatch:
             if staged == every:
                 self._commit()
                 staged = 0
+            if meter is not None and self.busy_ns >= next_turn_ns:
+                meter.turn()
+                next_turn_ns = self.busy_ns + _TURN_EVERY_NS
         if staged:
             self._commit()
 
@@ -285,10 +289,10 @@ def timed(task: StreamTask, work: PartitionWork) -> dict[str, Any]:
     records = work.records()
     stopwatch.run(islice(records, min(work.events // 10, WARM_UP_EVENTS_MAX)), every)
     stopwatch.reset()
-    speed_before = machine_speed()
+    meter = SpeedMeter()
     written_before = bytes_written()
     watch = LoadWatch()
-    stopwatch.run(records, every)
+    stopwatch.run(records, every, meter)
     load = watch.figures()
     bytes_more = bytes_written() - written_before
     peak = peak_memory_bytes()
@@ -301,7 +305,8 @@ def timed(task: StreamTask, work: PartitionWork) -> dict[str, Any]:
         "bytes_written": bytes_more,
         "peak_memory_bytes": peak,
         "open_files": open_files(),
-        "machine_speed": (speed_before + machine_speed()) / 2,
+        "machine_speed": meter.pairs_per_s(),
+        "fixed_cpu_s": meter.cpu_s,
         **load,
     }
 

@@ -318,7 +318,8 @@ class Rounds:
         """Return the next round, of the cells that are open or have no result yet; None if there are none.
 
         The first two rounds have all cells: as long as one of them has the short round alone, that round counts for its
-        rivals as well. Without an end (infinite ``remaining_s``) all planned rounds have all cells.
+        rivals as well. Without an end (infinite ``remaining_s``) all planned rounds have all cells. Later rounds have
+        what fits into ``remaining_s``.
         """
         if math.isinf(remaining_s):
             return self.round(self.made) if self.made < self.planned else None
@@ -326,7 +327,28 @@ class Rounds:
             return self.round(self.made)
         unmeasured = [cell for cell in self.cells if not any(_is_of(row, cell) for row in self._rows)]
         cells = [cell for cell in self.cells if cell in unmeasured or _rival(cell) in open_cells]
-        return self.round(self.made, cells) if cells else None
+        fitting = self._fitting(cells, remaining_s)
+        return self.round(self.made, fitting) if fitting else None
+
+    def _fitting(self, cells: Iterable[Configuration], remaining_s: float) -> list[Configuration]:
+        """Return those cells of which all rivals can be measured in the time, from the fewest rivals on.
+
+        A round that is cut has no pairs for the rivals that it lacks.
+        """
+        rivals: dict[tuple[str, int], list[Configuration]] = {}
+        for cell in cells:
+            rivals.setdefault(_level_and_size(cell), []).append(cell)
+        fitting: list[Configuration] = []
+        for group in sorted(rivals.values(), key=len):
+            remaining_s -= sum(map(self._took_s, group))
+            if remaining_s < 0:
+                break
+            fitting += group
+        return fitting
+
+    def _took_s(self, cell: Configuration) -> float:
+        """Return the time that the last measurement of a cell took; 0 if there is none."""
+        return next((row.get("took_s") or 0.0 for row in reversed(self._rows) if _is_of(row, cell)), 0.0)
 
     def missing(self) -> list[ThroughputTrial]:
         """Return the rounds of all cells that the plan has besides those so far."""

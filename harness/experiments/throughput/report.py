@@ -41,7 +41,14 @@ INTERVALS = ("records_per_s", "commit_p50_us", "commit_p99_us", "peak_memory_byt
 _LOAD = ("seconds", "waited_share", "cpu_per_wall", "others_share", "steal_share", "load_average")
 
 
-_BY_ROUND = ("records_per_s", "commit_p99_us", "peak_memory_bytes", "bytes_on_disk")
+_SPEED = "coalesce(machine_speed / 1e6, 1)"
+_BY_ROUND = {
+    "records_per_s": f"records_per_s / {_SPEED}",
+    "commit_p99_us": f"commit_p99_us * {_SPEED}",
+    "peak_memory_bytes": "peak_memory_bytes",
+    "bytes_on_disk": "bytes_on_disk",
+}
+"""The values that picks rest on. What takes time is as on a machine of one speed: see ``SpeedMeter``."""
 _KEY, _CELL = ", ".join(KEY), ", ".join(CELL)
 
 
@@ -55,7 +62,7 @@ QUERY = f"""with done as (
         median(1e6 * cpu_s / nullif(records, 0)) as cpu_us_per_record,
         min(records_per_s) as records_per_s_low, max(records_per_s) as records_per_s_high,
         {", ".join(map(interval_ends, INTERVALS))}, max(commit_max_us) as commit_max_us,
-        {", ".join(map(by_round, _BY_ROUND))},
+        {", ".join(by_round(*each) for each in _BY_ROUND.items())},
         sum({busy("throughput")}) as busy, max(worst_end) as end_state
     from throughput join shared using ({_CELL}) join done using ({_KEY}) where coalesce(records, 0) >= least
     group by {_KEY} order by {_KEY}"""
