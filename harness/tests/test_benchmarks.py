@@ -46,6 +46,7 @@ from harness.experiments.microbench.records import (
 )
 from harness.experiments.microbench.run import Round, _compared, _plan, measure, planned, summarized
 from harness.experiments.microbench.yardstick import TimedStore, open_subject
+from harness.processes.load import SPEED_UNIT
 from harness.tests.clock import Clock
 from harness.workloads.ycsb import Ycsb, core_workload
 from stores.batch.buffer import IndexedBatch, Layer
@@ -128,6 +129,13 @@ def test_a_ratio_of_cpu_times_is_that_of_the_cases_that_work_alone() -> None:
     ]
     [row] = [row for row in summarized(rounds) if row["kind"] == "ratio"]
     assert (row["ratio"], row["cpu_ratio"]) == (2.0, 4.0)
+    # The yardstick had a processor of half the speed in one repeat, and took as long all the same.
+    slow = [
+        {**line, "machine_speed": SPEED_UNIT / (2 if (line["case"], line["seed"]) == (claim.yardstick.id, 1) else 1)}
+        for line in rounds
+    ]
+    [row] = [row for row in summarized(slow) if row["kind"] == "ratio"]
+    assert (row["ratio"], row["cpu_ratio"]) == (2.0, 2.0)
     [row] = [row for row in summarized([{**line, "cpu_seconds": None} for line in rounds]) if row["kind"] == "ratio"]
     assert (row["ratio"], row["cpu_ratio"]) == (2.0, None)
     assert [case.id for case in cases("default") if not case.works_alone] == [
@@ -363,14 +371,14 @@ def test_measurements_end_at_the_deadline_and_those_before_it_are_kept(monkeypat
     def killed(command: list[str], **given: Any) -> None:
         ran["seconds"] = given["timeout"]
         lines = Path(command[command.index("--seconds-file") + 1])
-        lines.write_text('{"case": "a", "rounds": [[0.5, 0.4], [0.25, null]]}\n{"case": "b", "rou')
+        lines.write_text('{"case": "a", "rounds": [[0.5, 0.4, 1e6], [0.25, null, null]]}\n{"case": "b", "rou')
         clock.now += given["timeout"]
         raise subprocess.TimeoutExpired(command, given["timeout"])
 
     clock = Clock()
     monkeypatch.setattr(subprocess, "run", killed)
     assert measure(["a", "b"], "default", 1, Deadline(clock.now + 7, clock)) == {
-        "a": [Round(0.5, 0.4), Round(0.25, None)]
+        "a": [Round(0.5, 0.4, 1e6), Round(0.25, None, None)]
     }
     assert ran["seconds"] == 7
     with pytest.raises(subprocess.TimeoutExpired):

@@ -150,7 +150,9 @@ def test_rows_of_local_trials_are_written_once_with_those_that_are_made_of_them(
 ) -> None:
     claim = next(claims())
     sides = (claim.subject.id, claim.yardstick.id)
-    monkeypatch.setattr(timing, "measure", lambda names, *rest: {name: [timing.Round(0.5, 0.5)] for name in names})
+    monkeypatch.setattr(
+        timing, "measure", lambda names, *rest: {name: [timing.Round(0.5, 0.5, None)] for name in names}
+    )
     trials = [MicrobenchTrial(sides, "default", seed) for seed in (1, 2)]
     micro = part("microbench", trials, tmp_path)
     micro.run(trials, None, quiet)

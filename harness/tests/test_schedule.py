@@ -105,6 +105,17 @@ def test_rounds_end_with_their_part_of_the_time_and_the_rest_gets_what_is_left(t
     assert site.ran == sorted(site.ran)
 
 
+def test_later_rounds_end_with_the_part_that_takes_longest_which_has_all_that_is_left(tmp_path: Path) -> None:
+    site = Site(tmp_path, budget_s=1_000)
+    long, short = site.part("long", "", "abc"), site.part("short", "", "xyz")
+    for part, share in ((long, 2.0), (short, 1.0)):
+        cast(Any, part.experiment).share = share
+    site.bench(long, short).run(no_session)
+    assert [name for _, name in site.ran] == ["a", "x", "y", "b", "z", "c"]
+    # Its own share would be two thirds.
+    assert long.share.had_s > 0.9 * site.end.remaining_s
+
+
 def test_a_short_budget_belongs_to_the_first_round(tmp_path: Path) -> None:
     site = Site(tmp_path, budget_s=100)
     parts = [site.part(name, "x" * 9) for name in "bcdefghijk"]

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from time import process_time
+from time import process_time, sleep
 from typing import cast
 
 import pytest
@@ -20,8 +20,9 @@ from harness.experiments.throughput.experiment import Throughput, throughput_row
 from harness.experiments.throughput.measurement import Configuration, Stopwatch, histogram, read_pairs, write_pairs
 from harness.experiments.throughput.plan import ThroughputGrid as Grid
 from harness.experiments.throughput.plan import ThroughputTrial, throughput_trials
-from harness.processes.load import LoadWatch, cpu_times, is_busy, waited_ns
+from harness.processes.load import SPEED_UNIT, LoadWatch, SpeedMeter, cpu_times, is_busy, waited_ns
 from harness.progress import ProgressFile, note_progress
+from harness.report.figures import rounds
 from stores.changelog.interface import Record
 from stores.errors import ConfigError
 from stores.interface import Durability, TopicPartition
@@ -54,6 +55,38 @@ def figures(**changed: object) -> dict[str, object]:
         "load_average": 3.0,
         **changed,
     }
+
+
+def test_picks_rest_on_rates_and_times_at_one_speed_of_the_processor() -> None:
+    """It had half the speed in the second round. A row without a speed is left as it is."""
+    rows = [
+        {
+            **dict.fromkeys(Throughput.columns["throughput"]),
+            **throughput_row(CONFIGURATION, [figures(seconds=2.0 * slow)], "equal"),
+            "commit_p99_us": 100 * slow,
+            "repeat": repeat,
+            "machine_speed": speed,
+        }
+        for repeat, slow, speed in ((0, 1, 2 * SPEED_UNIT), (1, 2, SPEED_UNIT), (2, 1, None))
+    ]
+    [figure] = Throughput().figures({"throughput": rows})["throughput"]
+    assert rounds(figure, "records_per_s") == {0: 250.0, 1: 250.0, 2: 500.0}
+    assert rounds(figure, "commit_p99_us") == {0: 200.0, 1: 200.0, 2: 100.0}
+    assert (figure["records_per_s"], figure["commit_p99_us"]) == (500.0, 100.0)
+
+
+def test_a_speed_is_measured_in_turns_whose_time_is_in_no_figure() -> None:
+    meter = SpeedMeter()
+    assert meter.pairs_per_s() is None
+    first = meter.turn()
+    assert meter.pairs_per_s() == pytest.approx(first)
+    second, together = meter.turn(), meter.pairs_per_s()
+    assert together is not None
+    assert min(first, second) <= together <= max(first, second)
+    assert 0 < meter.cpu_s <= process_time()
+    given = [figures(cpu_s=2.0, fixed_cpu_s=0.5, machine_speed=1.0), figures(seconds=3.0, machine_speed=2.0)]
+    row = throughput_row(CONFIGURATION, given, "equal")
+    assert (row["cpu_s"], row["machine_speed"], row["cpu_per_wall"]) == (3.5, 2.0, 1.6)
 
 
 def test_pairs_come_back_as_they_were_written(tmp_path: Path) -> None:
@@ -247,3 +280,28 @@ def test_progress_is_said_line_by_line_and_in_order(tmp_path: Path) -> None:
         note_progress(tmp_path / "elsewhere", "lost")
     assert said == ["line 0", "line 1", "line 2"]
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_turns_of_fixed_work_are_between_commits_and_in_no_time() -> None:
+    done: list[str] = []
+
+    class Task:
+        def process_all(self, partition: TopicPartition, records: Sequence[Record]) -> None:
+            done.append("records")
+            sleep(0.03)
+
+        def commit(self) -> None:
+            done.append("commit")
+
+    class Slow(SpeedMeter):
+        def turn(self) -> float:
+            done.append("turn")
+            sleep(0.3)
+            return 1.0
+
+    stopwatch = Stopwatch(cast(StreamTask, Task()), TopicPartition("events", 0))
+    stopwatch.run((Record(offset, b"k", b"v", 0) for offset in range(8)), 2, Slow())
+    pieces = ["records", "commit"]
+    # One at first, and then after 50 ms of work each.
+    assert done == [*pieces, "turn", *pieces, *pieces, "turn", *pieces]
+    assert 0.1 < stopwatch.busy_ns / 1e9 < 0.3

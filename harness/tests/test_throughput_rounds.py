@@ -282,6 +282,23 @@ def test_further_rounds_have_the_cells_whose_needs_are_undecided_until_all_are_d
     assert next_of(trials, rows, math.inf).laps == (4,) * (len(rows) // 2)
 
 
+def test_a_later_round_has_the_cells_of_which_all_rivals_fit_into_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = planned(*Durability)
+    rows = rows_of(next_of(trials, []))
+    rows += [{**each, "took_s": 4.0} for each in rows_of(next_of(trials, rows))]
+    rivals = {"CHANGELOG": NAMES, "PROCESS": NAMES[:2], "DISK": NAMES[:3]}
+    needs = [
+        NeedSoFar("", level, False, tuple(RivalCell(name, level, "count", 1_000) for name in names))
+        for level, names in rivals.items()
+    ]
+    monkeypatch.setattr(experiment, "needs_so_far", lambda figures: needs)
+    for remaining_s, levels in ((40.0, 3), (39.0, 2), (20.0, 2), (19.0, 1), (8.0, 1)):
+        fitting = sorted(rivals, key=lambda level: len(rivals[level]))[:levels]
+        found = next_of(trials, rows, remaining_s).configurations
+        assert Counter(str(each.durability) for each in found) == {level: len(rivals[level]) for level in fitting}
+    assert Throughput().next_round(trials, rows, 7.0) == []
+
+
 @pytest.mark.parametrize(("name", "answers"), [("smoke", False), ("default", True), ("night", True)])
 def test_picks_rest_on_a_users_own_events_but_in_a_glance(name: str, answers: bool) -> None:
     trials = Throughput().plan(Request(name, log=EventLog("events.csv", "key")))

@@ -10,8 +10,9 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
+from statistics import fmean
 from time import process_time
 from types import MappingProxyType
 from typing import Any
@@ -54,6 +55,7 @@ from harness.experiments.microbench.records import (
     time_reads_and_writes,
 )
 from harness.experiments.microbench.yardstick import Pairs, TimedStore, Watcher, Yardstick, open_subject
+from harness.processes.load import SpeedMeter
 from harness.workloads.ycsb import CORE_WORKLOADS, Ycsb, YcsbOperation, core_workload
 from harness.workloads.ycsb import load as ycsb_load
 from stores import KeyValueStore
@@ -90,16 +92,24 @@ class Bench:
         self, work: Callable[..., object], arguments: Callable[[], tuple[Any, ...]], warm_up_rounds: int = 1
     ) -> None:
         """Time the rounds of the case: ``arguments`` are made again for each, before the clock runs."""
-        rounds, cpu_s = self.case.rounds, list[float]()
+        rounds, cpu_s, meter = self.case.rounds, list[float](), SpeedMeter()
+        turns: list[float] = []
 
         def on_cpu(*arguments: Any) -> None:
             began = process_time()
             work(*arguments)
             cpu_s.append(process_time() - began)
 
-        self.benchmark.pedantic(on_cpu, setup=lambda: (arguments(), {}), rounds=rounds, warmup_rounds=warm_up_rounds)
+        def made() -> tuple[tuple[Any, ...], dict[str, Any]]:
+            turns.append(meter.turn())
+            return arguments(), {}
+
+        self.benchmark.pedantic(on_cpu, setup=made, rounds=rounds, warmup_rounds=warm_up_rounds)
+        turns.append(meter.turn())
         if self.case.works_alone:
             self.benchmark.extra_info["cpu_seconds"] = cpu_s[-rounds:]
+            # Before and after each round.
+            self.benchmark.extra_info["machine_speeds"] = list(map(fmean, pairwise(turns[-rounds - 1 :])))
 
     def report(self, seconds: Callable[[], list[float]]) -> None:
         """Report the seconds that a suite measures itself, because they are not those of its work."""
@@ -141,9 +151,10 @@ def test_case(
     SUITES[case.suite](Bench(case, subject, staged, tmp_path, load_seed, benchmark))
     if seconds_file is not None:
         seconds = benchmark.extra_info.get("seconds") or list(benchmark.stats.stats.data)
-        cpu_seconds = benchmark.extra_info.get("cpu_seconds") or [None] * len(seconds)
+        nothing = [None] * len(seconds)
+        cpu_seconds, speeds = (benchmark.extra_info.get(name) or nothing for name in ("cpu_seconds", "machine_speeds"))
         with seconds_file.open("a") as lines:
-            rounds = list(zip(seconds, cpu_seconds, strict=True))
+            rounds = list(zip(seconds, cpu_seconds, speeds, strict=True))
             lines.write(json.dumps({"case": case.id, "rounds": rounds}) + "\n")
 
 

@@ -126,7 +126,14 @@ class Microbench(StoresAlone[MicrobenchTrial]):
     figures_by = {"benchmark": QUERY, "round": lambda _: []}
     derived_by = timing.summarized
     columns = {
-        "round": {"case": str, "profile": str, "seed": int, "seconds": float, "cpu_seconds": float},
+        "round": {
+            "case": str,
+            "profile": str,
+            "seed": int,
+            "seconds": float,
+            "cpu_seconds": float,
+            "machine_speed": float,
+        },
         "benchmark": {
             "suite": str,
             "name": str,

@@ -22,8 +22,7 @@ from harness.budget import DEFAULT, NEVER, NIGHT, SMOKE, Deadline, check_profile
 from harness.experiments.microbench.case import Case
 from harness.experiments.microbench.claim import RatioClaim, cases, claims, limits, ratios
 from harness.folders import temporary_folder
-from harness.processes.load import is_busy, median_load
-from harness.report.figures import values
+from harness.processes.load import SPEED_UNIT, is_busy, median_load
 from harness.report.rows import Row
 
 CASES_AT_ONCE = 16
@@ -38,10 +37,14 @@ _SUITES = f"{_ROOT}/harness/experiments/microbench/bench_stores.py"
 
 
 class Round(NamedTuple):
-    """The seconds of a round by the clock, and the CPU seconds of its process; None where other threads work too."""
+    """The seconds of a round by the clock, the CPU seconds of its process, and the speed of the processor meanwhile.
+
+    Where other threads work too, there are only the first ones.
+    """
 
     seconds: float
     cpu_seconds: float | None
+    machine_speed: float | None
 
 
 class CaseBatch(NamedTuple):
@@ -83,11 +86,16 @@ def summarized(rounds: Iterable[Row]) -> list[dict[str, object]]:
         for repeat in sorted({each["seed"] for each in group}):
             mine = [each for each in group if each["seed"] == repeat]
             seconds[case][repeat] = statistics.median(each["seconds"] for each in mine)
-            if on_cpu := values(mine, "cpu_seconds"):
+            # As on a machine of one speed: that of a processor changes within seconds.
+            if on_cpu := [each["cpu_seconds"] * _speed(each) for each in mine if each.get("cpu_seconds") is not None]:
                 cpu_seconds[case][repeat] = statistics.median(on_cpu)
             if any(map(is_busy, mine)):
                 busy.add((case, repeat))
     return rows + ratios(seconds, busy, cpu_seconds)
+
+
+def _speed(row: Row) -> float:
+    return (row.get("machine_speed") or SPEED_UNIT) / SPEED_UNIT
 
 
 def _plan(chosen: Sequence[Case], repeats: int, others_repeats: int, random: Random) -> list[CaseBatch]:

@@ -10,6 +10,7 @@ from typing import Any
 from harness.experiments import nexmark_cores
 from harness.experiments.nexmark_cores import BY_NUMBER, OF_QUERIES
 from harness.experiments.throughput.record_parts import PARTS
+from harness.processes.load import SPEED_UNIT
 from harness.report import text
 from harness.report.charts import BAR, Chart
 from harness.report.database import busy, by_round, interval_ends, medians, query
@@ -41,7 +42,7 @@ INTERVALS = ("records_per_s", "commit_p50_us", "commit_p99_us", "peak_memory_byt
 _LOAD = ("seconds", "waited_share", "cpu_per_wall", "others_share", "steal_share", "load_average")
 
 
-_SPEED = "coalesce(machine_speed / 1e6, 1)"
+_SPEED = f"coalesce(machine_speed / {SPEED_UNIT}, 1)"
 _BY_ROUND = {
     "records_per_s": f"records_per_s / {_SPEED}",
     "commit_p99_us": f"commit_p99_us * {_SPEED}",
