@@ -15,10 +15,10 @@ from contextlib import closing
 from itertools import chain
 from pathlib import Path
 
-from stores.engines.changes import CHANGES_FILE, apply_changes
+from stores.engines.changes import apply_changes
 from stores.errors import StoreError, StoreIncompatibleError
 from stores.failpoints import Part, declare, reach
-from stores.files.creation import LOCK_FILE, create, is_unused, wipe
+from stores.files.creation import CAPTURED, LOCK_FILE, create, is_unused, wipe
 from stores.files.identity import present_version
 from stores.files.locks import take
 from stores.files.plain_files import make_file, make_folder, remove, translated_system_errors
@@ -101,7 +101,7 @@ def make_store(
         data, done = folder / "data", _Fetched(fetched)
         _fetch_files(objects, index.files, data, threads, done)
         if index.changes:
-            changes = folder / CHANGES_FILE
+            changes = folder / CAPTURED  # Whatever ends the call, it is removed with the store.
             make_folder(changes)
             numbered = [SnapshotFile(str(number), file.parts) for number, file in enumerate(index.changes)]
             _fetch_files(objects, numbered, changes, threads, done)

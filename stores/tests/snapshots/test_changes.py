@@ -34,6 +34,7 @@ from stores.tests.snapshots.snapshotting import (
     settings,
     snap,
     snapping,
+    store_path,
 )
 from stores.tests.tasks.setup import INDEXED, logged
 
@@ -83,6 +84,10 @@ def snapping_store(folder: Path, backend: str, **given: Any) -> Iterator[Snappin
 
 def key_of(number: int) -> bytes:
     return b"key %06d" % number
+
+
+def keys(numbers: range) -> list[bytes]:
+    return [key_of(number) for number in numbers]
 
 
 def put(store: KeyValueStore, numbers: range, value: bytes) -> None:
@@ -259,12 +264,12 @@ def test_changed_keys_are_bounded_for_all_stores_together() -> None:
     room = KeyRoom()
     room.max_bytes = 1_000_000
     first, second = ChangedKeys(room), ChangedKeys(room)
-    first.add(map(key_of, range(4_000)), [])
-    second.add(map(key_of, range(4_000)), [])
+    first.add(keys(range(4_000)), [])
+    second.add(keys(range(4_000)), [])
     assert first.complete
     assert second.complete
-    second.add(map(key_of, range(4_000, 8_000)), [])
-    first.add(map(key_of, range(4_000, 8_000)), [])
+    second.add(keys(range(4_000, 8_000)), [])
+    first.add(keys(range(4_000, 8_000)), [])
     # The first that finds no room gives its own up, and the other one goes on.
     assert [first.complete, second.complete] == [True, False]
     assert (len(first), len(second)) == (8_000, 0)
@@ -273,7 +278,7 @@ def test_changed_keys_are_bounded_for_all_stores_together() -> None:
     assert not third.complete
     del first
     again = ChangedKeys(room)
-    again.add(map(key_of, range(8_000)), [])
+    again.add(keys(range(8_000)), [])
     assert again.complete
 
 
@@ -327,3 +332,24 @@ def test_a_task_of_another_backend_begins_from_files_and_changes(tmp_path: Path,
         lose(tmp_path)
         contents, report = reopened(tmp_path, log, other, snapshots)
         assert (contents, report.snapshot_offset) == (logged(log, "s"), offset)
+
+
+@over_each_changing_backend
+def test_damaged_changes_lead_to_the_snapshot_before(tmp_path: Path, log: Changelog, backend: str) -> None:
+    snapshots = settings(tmp_path)
+    with closing(snapping(tmp_path, log, backend, snapshots)) as task:
+        task.open()
+        send(log, pairs_of(range(3_000)))
+        offsets = [snap(task, log)]
+        for number in range(2):
+            send(log, pairs_of(range(50), b"later %d" % number))
+            offsets.append(snap(task, log))
+    objects = objects_in(snapshots)
+    for changed, offset in zip(offsets[:0:-1], offsets[-2::-1], strict=True):
+        [index] = [index for name in objects.indexes() if (index := objects.index(name)).offset == changed]
+        path = tmp_path / "snapshots" / objects.path(FILES, index.changes[-1].parts[-1])
+        path.write_bytes(path.read_bytes()[::-1])
+        lose(tmp_path)
+        contents, report = reopened(tmp_path, log, backend, snapshots)
+        assert (contents, report.snapshot_offset) == (logged(log, "s"), offset)
+        assert [file.name for file in store_path(tmp_path, backend).parent.iterdir()] == ["s"]
