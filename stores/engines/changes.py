@@ -19,8 +19,9 @@ Source: O'Neil et al., "The Log-Structured Merge-Tree", 1996; Flink, "Incrementa
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import accumulate, islice, pairwise
 from pathlib import Path
 from struct import calcsize, pack, unpack
 from threading import Lock
@@ -31,16 +32,17 @@ from stores.engines.engine import Capture, Engine, Writes
 from stores.errors import StoreCorruptedError
 from stores.files.plain_files import translated_system_errors
 from stores.memory_limit import CHANGED_KEYS_BYTES
-from stores.ordered import Bounds, KeyRanges
+from stores.ordered import SORTED_AT_ONCE, Bounds, KeyRanges
 
 _ENTRY_BYTES = 96
 """The memory of a key in a set, without its bytes."""
-_UNCOUNTED = 1_000
-"""Keys are counted again once there are so many more, or half as many again."""
+_UNCOUNTED_BYTES = 1 << 17
+"""The memory is counted again once writes have named so much more, or half as much again."""
 CHANGES_FILE = "changes"
 _RANGES, _META, _KEYS = b"R", b"M", b"K"
 _HEAD = "<cI"
-_PAIRS_AT_ONCE, _BLOCK_BYTES = 512, 1 << 20
+_PAIRS_AT_ONCE, _BLOCK_BYTES = 64, 1 << 20
+"""A block has so many pairs at most: values may be much larger than those before them."""
 
 Part = bytes | None
 _Pairs = Sequence[tuple[Part, Part]]
@@ -67,7 +69,10 @@ class KeyRoom:
 
 
 class ChangedKeys:
-    """The keys that writes have named since a commit, and the ranges that were removed. For one thread at a time."""
+    """The keys that writes have named since a commit, and the ranges that were removed. For one thread at a time.
+
+    ``release`` may be called on any thread.
+    """
 
     def __init__(self, room: KeyRoom) -> None:
         self.keys: set[bytes] = set()
@@ -76,20 +81,23 @@ class ChangedKeys:
         """False once there was no room for more: then none are kept."""
         self.num_bytes = 0
         """The memory of all when they were counted last."""
-        self._room, self._next_count = room, _UNCOUNTED
+        self._room, self._uncounted_bytes = room, 0
         room.add(self)
 
     def __len__(self) -> int:
-        return len(self.keys)
+        return len(self.keys) + len(self.ranges)
 
-    def add(self, keys: Iterable[bytes], ranges: Iterable[Bounds]) -> None:
+    def add(self, keys: Collection[bytes], ranges: Iterable[Bounds]) -> None:
         """Add what a write changes. It may be added before the write, also if that fails."""
         if not self.complete:
             return
         self.keys.update(keys)
+        self._uncounted_bytes += _ENTRY_BYTES * len(keys) + sum(map(len, keys))
         for start, end in ranges:
             self.ranges.add(start, end)
-        if len(self.keys) + len(self.ranges) >= self._next_count:
+            self._uncounted_bytes += _ENTRY_BYTES + len(start or b"") + len(end or b"")
+        # At most as much as that: a key may have been named before.
+        if self._uncounted_bytes >= max(_UNCOUNTED_BYTES, self.num_bytes // 2):
             self._count()
             if self._room.num_bytes > self._room.max_bytes:
                 self.release()
@@ -107,9 +115,8 @@ class ChangedKeys:
         self._count()
 
     def _count(self) -> None:
-        count = len(self.keys) + len(self.ranges)
-        self._next_count = count + max(_UNCOUNTED, count // 2)
-        self.num_bytes = _ENTRY_BYTES * count + sum(map(len, self.keys)) + self.ranges.num_bytes()
+        self._uncounted_bytes = 0
+        self.num_bytes = _ENTRY_BYTES * len(self) + sum(map(len, self.keys)) + self.ranges.num_bytes()
 
 
 class Reading(Protocol):
@@ -148,24 +155,28 @@ class ChangesCapture(Capture):
             with translated_system_errors(self._folder), open(self._folder / CHANGES_FILE, "xb") as file:
                 _write(file, _RANGES, list(changed.ranges))
                 _write(file, _META, list(self._meta.items()))
-                for pairs in self._pairs(sorted(changed.keys)):
+                for pairs in self._pairs(_in_order(changed.keys)):
                     _write(file, _KEYS, pairs)
         finally:
             self.end()
 
-    def _pairs(self, keys: list[bytes]) -> Iterator[_Pairs]:
-        at, count = 0, 1
-        while at < len(keys):
-            some = keys[at : at + count]
+    def _pairs(self, keys: Iterator[bytes]) -> Iterator[_Pairs]:
+        count = 1
+        while some := list(islice(keys, count)):
             values = self._reading.get_many(some)
             yield list(zip(some, values, strict=True))
-            at += count
             # About a megabyte, if the next ones are as large as these.
             num_bytes = sum(map(len, some)) + sum(len(value) for value in values if value is not None)
             count = min(_PAIRS_AT_ONCE, 2 * count, 1 + _BLOCK_BYTES * len(some) // num_bytes)
 
     def end(self) -> None:
         self._reading.end()
+
+
+def _in_order(keys: Iterable[bytes]) -> Iterator[bytes]:
+    """Return the keys in order. They are sorted a piece at a time, because all other threads wait for each sort."""
+    rest = iter(keys)
+    return merge(*iter(lambda: sorted(islice(rest, SORTED_AT_ONCE)), []))
 
 
 def apply_changes(path: Path, engine: Engine) -> None:

@@ -8,7 +8,7 @@ iterators. An engine with transactions may offer them to a strategy (``Transacti
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from operator import lt
@@ -276,7 +276,7 @@ class Engine(ABC):
         """
         raise ConfigError(f"the engine {self.name!r} has no snapshots of its changes: choose another engine")
 
-    def note_changes(self, keys: Iterable[bytes], ranges: Iterable[Bounds]) -> None:
+    def note_changes(self, keys: Collection[bytes], ranges: Iterable[Bounds]) -> None:
         """Note what a write of the first data family is about to change, if that is wanted."""
         if self.changed is not None:
             self.changed.add(keys, ranges)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from stores.changelog import Changelog
-from stores.engines.changes import ChangedKeys, KeyRoom
+from stores.engines.changes import ChangedKeys, ChangesCapture, KeyRoom
 from stores.errors import StoreUnavailableError
 from stores.interface import KeyValueStore, TopicPartition
 from stores.registry import backend_named, open_store
@@ -353,3 +353,65 @@ def test_damaged_changes_lead_to_the_snapshot_before(tmp_path: Path, log: Change
         contents, report = reopened(tmp_path, log, backend, snapshots)
         assert (contents, report.snapshot_offset) == (logged(log, "s"), offset)
         assert [file.name for file in store_path(tmp_path, backend).parent.iterdir()] == ["s"]
+
+
+def test_keys_and_ranges_are_counted_by_their_bytes() -> None:
+    room = KeyRoom()
+    room.max_bytes = 1_000_000
+    long = [b"%d" % number * 100_000 for number in range(10)]
+    few, many = ChangedKeys(room), ChangedKeys(room)
+    few.add(long[:4], [])
+    assert few.complete
+    many.add([], [(key, key) for key in long[4:]])
+    assert not many.complete
+    for _ in range(100):
+        few.add(long[:4], [(long[4], None)])
+    assert few.complete
+    assert 500_000 < few.num_bytes < 510_000
+
+
+@over_each_changing_backend
+def test_a_file_with_many_ranges_is_not_joined_to_one_with_a_key(tmp_path: Path, backend: str) -> None:
+    with snapping_store(tmp_path, backend) as snapping:
+        put(snapping.store, range(5_000), b"x")
+        snapping.commit()
+        snapping.snap()
+        for number in range(0, 1_000, 10):
+            snapping.store.delete_range(key_of(number), key_of(number + 1))
+        snapping.commit()
+        snapping.snap()
+        put(snapping.store, range(1), b"y")
+        snapping.commit()
+        snapping.snap()
+        assert len(snapping.newest().changes) == 2
+        expected = dict(snapping.store.all())
+        assert restored(snapping, snapping.newest(), tmp_path / "restored")[0] == expected
+
+
+class Values:
+    """The values of keys, as a reading has them."""
+
+    def __init__(self, values: dict[bytes, bytes]) -> None:
+        self.values, self.most = values, 0
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        found = [self.values.get(key) for key in keys]
+        self.most = max(self.most, sum(len(value or b"") for value in found))
+        return found
+
+    def end(self) -> None:
+        pass
+
+
+def test_changes_are_in_order_and_few_values_are_read_at_a_time(tmp_path: Path) -> None:
+    """Values may be much larger than those before them."""
+    values = {key_of(number): b"x" if number < 5_000 else b"x" * 100_000 for number in range(5_070)}
+    reading, changed = Values(values), ChangedKeys(KeyRoom())
+    shuffled = list(values)
+    random.Random(0).shuffle(shuffled)
+    changed.add(shuffled, [])
+    ChangesCapture(reading, {}, [changed], tmp_path / "changes").complete()
+    assert reading.most <= 64 * 100_000
+    content = (tmp_path / "changes" / "changes").read_bytes()
+    places = [content.index(key) for key in values]
+    assert places == sorted(places)
