@@ -14,6 +14,7 @@ import pytest
 
 from stores.changelog import Changelog
 from stores.engines.changes import ChangedKeys, ChangesCapture, KeyRoom
+from stores.engines.families import NEW, OLD
 from stores.errors import StoreUnavailableError
 from stores.interface import KeyValueStore, TopicPartition
 from stores.registry import backend_named, open_store
@@ -415,3 +416,108 @@ def test_changes_are_in_order_and_few_values_are_read_at_a_time(tmp_path: Path) 
     content = (tmp_path / "changes" / "changes").read_bytes()
     places = [content.index(key) for key in values]
     assert places == sorted(places)
+
+
+@over_each_changing_backend
+def test_a_rollback_and_a_capture_that_fails_leave_the_next_snapshot_one_of_changes(
+    tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with snapping_store(tmp_path, backend) as snapping:
+        put(snapping.store, range(1_000), b"x")
+        snapping.commit()
+        snapping.snap()
+        put(snapping.store, range(10), b"never")
+        snapping.store.rollback()
+        snapping.taker.begin()
+        put(snapping.store, range(10, 20), b"y")
+        snapping.commit()
+        with monkeypatch.context() as broken:
+            broken.setattr("stores.engines.changes.ChangesCapture.__init__", None)
+            snapping.taker.after_commit(snapping.store, snapping.offset)  # type: ignore[arg-type]
+        assert snapping.figures.failed_total == 1
+        put(snapping.store, range(20, 30), b"z")
+        snapping.commit()
+        snapping.snap()
+        [changes] = snapping.newest().changes
+        assert changes.num_bytes < 20 * 30 + 100
+        expected = dict(snapping.store.all())
+        assert restored(snapping, snapping.newest(), tmp_path / "restored")[0] == expected
+
+
+@over_each_changing_backend
+def test_keys_that_no_snapshot_continues_take_no_room(
+    tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with snapping_store(tmp_path, backend) as snapping:
+        engine: Any = snapping.store.staging.engine  # type: ignore[attr-defined]
+
+        def commit_many() -> int:
+            put(snapping.store, range(2_000), b"%d" % snapping.offset)
+            snapping.commit()
+            return snapping.settings.key_room.num_bytes
+
+        assert commit_many() == 0
+        snapping.snap()
+        assert commit_many() > 0
+        # Another owner has put the index of this commit.
+        with monkeypatch.context() as refused:
+            refused.setattr(StoreObjects, "put_index", lambda self, index: False)
+            snapping.taker.after_commit(snapping.store, snapping.offset)  # type: ignore[arg-type]
+            assert snapping.taker.wait(WITHIN_S)
+        assert (commit_many(), engine.changed.complete) == (0, False)
+        snapping.snap()
+        assert not snapping.newest().changes
+        assert commit_many() > 0
+        # The store is about to be closed, or goes on.
+        snapping.taker.end()
+        assert (commit_many(), engine.changed.complete) == (0, False)
+
+
+@over_each_changing_backend
+def test_while_there_are_two_data_families_each_snapshot_is_whole(tmp_path: Path, backend: str) -> None:
+    old, new = range(0, 1_000), range(1_000, 2_000)
+    with snapping_store(tmp_path, backend) as snapping:
+        engine: Any = snapping.store.staging.engine  # type: ignore[attr-defined]
+        put(snapping.store, old, b"old")
+        snapping.commit()
+        snapping.snap()
+        snapping.store.timestamps.split({})
+        for _ in range(2):
+            snapping.store.put_all([(NEW + key, b"new") for key in keys(new)])
+            snapping.commit()
+            assert engine.changed is None
+            snapping.snap()
+            assert not snapping.newest().changes
+        expected = dict(snapping.store.all())
+        assert restored(snapping, snapping.newest(), tmp_path / "split")[0] == expected
+        snapping.store.put_all([(OLD + key, None) for key in keys(old)])
+        snapping.commit()
+    with snapping_store(tmp_path, backend) as snapping:
+        assert snapping.store.timestamps.split_has_ended
+        snapping.offset = snapping.store.committed_offset(PARTITION) or 0
+        for number in range(3):
+            put(snapping.store, range(number, number + 5), b"last")
+            snapping.store.delete(key_of(1_000 + number))
+            snapping.commit()
+            snapping.snap()
+            assert bool(snapping.newest().changes) == (number > 0)
+        expected = dict(snapping.store.all())
+        assert len(expected) == 1_000 - 3 + 7
+        assert restored(snapping, snapping.newest(), tmp_path / "ended")[0] == expected
+
+
+@over_each_changing_backend
+def test_marks_that_were_removed_stay_so(tmp_path: Path, backend: str) -> None:
+    with snapping_store(tmp_path, backend) as snapping:
+        put(snapping.store, range(1_000), b"x")
+        for name in ("kept", "removed"):
+            snapping.store.set_mark(name, b"value")
+        snapping.commit()
+        snapping.snap()
+        snapping.store.set_mark("removed", None)
+        snapping.commit()
+        snapping.snap()
+        assert snapping.newest().changes
+        restored(snapping, snapping.newest(), tmp_path / "restored")
+    with open_store(backend, tmp_path / "restored") as store:
+        assert [store.mark(name) for name in ("kept", "removed")] == [b"value", None]
