@@ -19,7 +19,7 @@ Source: O'Neil et al., "The Log-Structured Merge-Tree", 1996; Flink, "Incrementa
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import accumulate, islice, pairwise
 from pathlib import Path
@@ -179,8 +179,10 @@ def _in_order(keys: Iterable[bytes]) -> Iterator[bytes]:
     return merge(*iter(lambda: sorted(islice(rest, SORTED_AT_ONCE)), []))
 
 
-def apply_changes(path: Path, engine: Engine) -> None:
+def apply_changes(path: Path, engine: Engine, applied: Callable[[], None] = lambda: None) -> None:
     """Write the changes in the file ``path`` to ``engine``, which has the data of the commit before them.
+
+    ``applied`` is called again and again. An exception in it ends the call.
 
     Raises: StoreCorruptedError, StoreUnavailableError, CommitFailedError.
     """
@@ -195,6 +197,7 @@ def apply_changes(path: Path, engine: Engine) -> None:
                 engine.write([Writes((), {_present(key): value for key, value in pairs})], {}, durable=False)
             else:
                 raise StoreCorruptedError(f"a file of changes has a block of the kind {kind!r}: remove the snapshot")
+            applied()
     engine.write([], meta)
 
 

@@ -105,7 +105,7 @@ def make_store(
             make_folder(changes)
             numbered = [SnapshotFile(str(number), file.parts) for number, file in enumerate(index.changes)]
             _fetch_files(objects, numbered, changes, threads, done)
-            _apply(data, [changes / file.name for file in numbered], backend)
+            _apply(data, [changes / file.name for file in numbered], backend, done)
             shutil.rmtree(changes)
         reach(FILES_FETCHED)
 
@@ -156,12 +156,12 @@ def _build(folder: Path, backend: Backend) -> None:
         remove(path)
 
 
-def _apply(data: Path, files: Sequence[Path], backend: Backend) -> None:
+def _apply(data: Path, files: Sequence[Path], backend: Backend, fetched: _Fetched) -> None:
     """Write the changes in ``files``, in their order, to the engine in the folder ``data``."""
     level = min(backend.durabilities)  # All files are synced at the end.
     with closing(open_engine(backend.load_engine(), data, level, backend.options)) as engine:
         for file in files:
-            apply_changes(file, engine)
+            apply_changes(file, engine, lambda: fetched.add(0))
             reach(CHANGES_APPLIED)
 
 
@@ -185,7 +185,7 @@ def _fetch_files(
 
 
 class _Fetched:
-    """Calls ``fetched`` with the bytes that are there, of all files that are fetched one after the other."""
+    """Calls ``fetched`` with the bytes that are there, of all files that are fetched and applied one after the other."""
 
     def __init__(self, fetched: Callable[[int], None]) -> None:
         self.num_bytes = 0

@@ -521,3 +521,33 @@ def test_marks_that_were_removed_stay_so(tmp_path: Path, backend: str) -> None:
         restored(snapping, snapping.newest(), tmp_path / "restored")
     with open_store(backend, tmp_path / "restored") as store:
         assert [store.mark(name) for name in ("kept", "removed")] == [b"value", None]
+
+
+class EndedError(Exception):
+    """A restore is to end."""
+
+
+@over_each_changing_backend
+def test_a_restore_tells_of_its_progress_and_can_be_ended_while_changes_are_applied(
+    tmp_path: Path, backend: str
+) -> None:
+    with snapping_store(tmp_path, backend) as snapping:
+        put(snapping.store, range(5_000), b"x")
+        snapping.commit()
+        snapping.snap()
+        put(snapping.store, range(1_000), b"y")
+        snapping.commit()
+        snapping.snap()
+        index, expected = snapping.newest(), dict(snapping.store.all())
+    told: list[int] = []
+
+    def tell(num_bytes: int) -> None:
+        told.append(num_bytes)
+        if told.count(index.num_bytes) == 5:
+            raise EndedError
+
+    with pytest.raises(EndedError):
+        make_store(snapping.objects, index, tmp_path / "restored", backend_named(backend), 2, tell)
+    assert told == sorted(told)
+    assert [path.name for path in (tmp_path / "restored").iterdir()] == ["lock"]
+    assert restored(snapping, index, tmp_path / "restored") == (expected, index.offset)
