@@ -29,7 +29,7 @@ from typing import IO, Protocol
 from weakref import WeakSet
 
 from stores.engines.engine import Capture, Engine, Writes
-from stores.errors import StoreCorruptedError
+from stores.errors import StoreCorruptedError, StoreUnavailableError
 from stores.files.plain_files import translated_system_errors
 from stores.memory_limit import CHANGED_KEYS_BYTES
 from stores.ordered import SORTED_AT_ONCE, Bounds, KeyRanges
@@ -104,6 +104,7 @@ class ChangedKeys:
 
     def join(self, earlier: ChangedKeys) -> None:
         """Add the changes that came before these, also if there is no room."""
+        self.complete = self.complete and earlier.complete
         self.keys |= earlier.keys
         self.ranges.update(earlier.ranges)
         self._count()
@@ -157,6 +158,8 @@ class ChangesCapture(Capture):
                 _write(file, _META, list(self._meta.items()))
                 for pairs in self._pairs(_in_order(changed.keys)):
                     _write(file, _KEYS, pairs)
+            if not changed.complete:
+                raise StoreUnavailableError("the store was closed while its changes were read: read them again")
         finally:
             self.end()
 

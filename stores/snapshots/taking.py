@@ -169,13 +169,14 @@ class SnapshotTaker:
             capture.end()
         if thread is not None:
             thread.join(END_S)
-            if thread.is_alive():
-                _log.warning("an upload to %s does not end, and is left to itself", self._settings.location)
-                self._ended = Event()  # The one of that upload stays set.
-                return
-        self._thread = self._capture = self._last_offset = None
         # Another owner may take and remove snapshots until the store is opened again.
+        self._last_offset = None
         self._forget()
+        if self.is_running:
+            _log.warning("an upload to %s does not end, and is left to itself", self._settings.location)
+            self._ended = Event()  # The one of that upload stays set.
+            return
+        self._thread = self._capture = None
         self._ended.clear()
 
     def _forget(self) -> None:

@@ -369,6 +369,14 @@ def test_keys_and_ranges_are_counted_by_their_bytes() -> None:
         few.add(long[:4], [(long[4], None)])
     assert few.complete
     assert 500_000 < few.num_bytes < 510_000
+    del many
+    joined = ChangedKeys(room)
+    joined.join(few)
+    assert room.num_bytes == 2 * few.num_bytes
+    few.release()
+    for later in (joined, ChangedKeys(room)):
+        later.join(few)
+        assert not later.complete
 
 
 @over_each_changing_backend
@@ -393,11 +401,12 @@ class Values:
     """The values of keys, as a reading has them."""
 
     def __init__(self, values: dict[bytes, bytes]) -> None:
-        self.values, self.most = values, 0
+        self.values = values
+        self.sizes: list[int] = []
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         found = [self.values.get(key) for key in keys]
-        self.most = max(self.most, sum(len(value or b"") for value in found))
+        self.sizes.append(sum(len(value or b"") for value in found))
         return found
 
     def end(self) -> None:
@@ -412,7 +421,8 @@ def test_changes_are_in_order_and_few_values_are_read_at_a_time(tmp_path: Path) 
     random.Random(0).shuffle(shuffled)
     changed.add(shuffled, [])
     ChangesCapture(reading, {}, [changed], tmp_path / "changes").complete()
-    assert reading.most <= 64 * 100_000
+    assert max(reading.sizes) <= 64 * 100_000
+    assert sum(size > 1_200_000 for size in reading.sizes) <= 2
     content = (tmp_path / "changes" / "changes").read_bytes()
     places = [content.index(key) for key in values]
     assert places == sorted(places)
@@ -551,3 +561,43 @@ def test_a_restore_tells_of_its_progress_and_can_be_ended_while_changes_are_appl
     assert told == sorted(told)
     assert [path.name for path in (tmp_path / "restored").iterdir()] == ["lock"]
     assert restored(snapping, index, tmp_path / "restored") == (expected, index.offset)
+
+
+@over_each_changing_backend
+def test_closing_the_store_ends_the_reading_of_changes(tmp_path: Path, backend: str) -> None:
+    with snapping_store(tmp_path, backend) as snapping:
+        engine: Any = snapping.store.staging.engine  # type: ignore[attr-defined]
+        put(snapping.store, range(1_000), b"x")
+        snapping.commit()
+        snapping.snap()
+        put(snapping.store, range(10), b"y")
+        snapping.commit()
+        changed, other = engine.changed, ChangedKeys(KeyRoom())
+        other.add(list(changed.keys), [])
+        captures = [
+            engine.capture_changes(tmp_path / str(number), runs)
+            for number, runs in enumerate([[other], [changed], [changed, other]])
+        ]
+        expected = dict(snapping.store.all())
+    for capture in captures:
+        # Keys of the others are forgotten, too.
+        with pytest.raises(StoreUnavailableError, match="was closed"):
+            capture.complete()
+    with open_store(backend, tmp_path / "store") as store:
+        assert dict(store.all()) == expected
+
+
+def test_a_map_that_grows_ends_the_reading_of_changes(tmp_path: Path) -> None:
+    with snapping_store(tmp_path, "lmdb-indexed-batch", options={"map_size_bytes": 1 << 20}) as snapping:
+        engine: Any = snapping.store.staging.engine  # type: ignore[attr-defined]
+        put(snapping.store, range(1_000), b"x")
+        snapping.commit()
+        snapping.snap()
+        put(snapping.store, range(10), b"y")
+        snapping.commit()
+        capture = engine.capture_changes(tmp_path / "captured", [engine.changed])
+        put(snapping.store, range(3_000), b"z" * 1_000)
+        snapping.commit()
+        with pytest.raises(StoreUnavailableError, match="has grown"):
+            capture.complete()
+        assert len(dict(snapping.store.all())) == 3_000
