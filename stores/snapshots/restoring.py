@@ -185,7 +185,7 @@ def _fetch_files(
 
 
 class _Fetched:
-    """Calls ``fetched`` with the bytes that are there, of all files that are fetched and applied one after the other."""
+    """Calls ``fetched`` with the bytes that are there, while files are fetched and applied one after the other."""
 
     def __init__(self, fetched: Callable[[int], None]) -> None:
         self.num_bytes = 0

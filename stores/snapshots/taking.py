@@ -51,7 +51,7 @@ PART_SENT = declare("snapshot.part_sent", "one more part of a snapshot is in pla
 SENT = declare("snapshot.sent", "all parts of a snapshot are in place, without an index", part=Part.CHANGE)
 INDEXED = declare("snapshot.indexed", "the index of a snapshot is in place", part=Part.CHANGE)
 _CHANGES_SHARE = 2
-"""A snapshot is whole again after one whose files of changes have one part of so many of the other files."""
+"""A snapshot is whole again after one whose files of changes have more than one of so many parts of its other files."""
 _CHANGES_PART_BYTES = 16 << 20
 END_S = 30.0
 """The time to wait for the end of an upload whose store is closed. A part that is on its way is not interrupted."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import gc
+import json
 import random
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stores.changelog import Changelog
+from stores.command import main
 from stores.engines.changes import ChangedKeys, ChangesCapture, KeyRoom
 from stores.engines.families import NEW, OLD
 from stores.errors import StoreUnavailableError
@@ -53,8 +56,8 @@ class Snapping:
         self.objects, self.figures = StoreObjects(self.settings.folder, PARTITION), SnapshotFigures()
         self.store = open_store(backend, folder / "store", options=options)
         self.offset = -1
-        kind = kind_of("id", backend_named(backend), {})
-        self.taker = SnapshotTaker(self.settings, self.objects, folder / "store", lambda store: kind, self.figures)
+        self.kind = kind_of("id", backend_named(backend), {})
+        self.taker = SnapshotTaker(self.settings, self.objects, folder / "store", lambda _: self.kind, self.figures)
         self.taker.begin()
 
     def commit(self) -> None:
@@ -485,7 +488,7 @@ def test_keys_that_no_snapshot_continues_take_no_room(
 
 @over_each_changing_backend
 def test_while_there_are_two_data_families_each_snapshot_is_whole(tmp_path: Path, backend: str) -> None:
-    old, new = range(0, 1_000), range(1_000, 2_000)
+    old, new = range(1_000), range(1_000, 2_000)
     with snapping_store(tmp_path, backend) as snapping:
         engine: Any = snapping.store.staging.engine  # type: ignore[attr-defined]
         put(snapping.store, old, b"old")
@@ -601,3 +604,54 @@ def test_a_map_that_grows_ends_the_reading_of_changes(tmp_path: Path) -> None:
         with pytest.raises(StoreUnavailableError, match="has grown"):
             capture.complete()
         assert len(dict(snapping.store.all())) == 3_000
+
+
+def test_the_commands_count_files_of_changes_and_restore_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with snapping_store(tmp_path, "lmdb-indexed-batch") as snapping:
+        put(snapping.store, range(1_000), b"x")
+        snapping.commit()
+        snapping.snap()
+        put(snapping.store, range(10), b"y")
+        snapping.commit()
+        snapping.snap()
+        expected = dict(snapping.store.all())
+    location = str(tmp_path / "snapshots")
+    assert main(["snapshots", "list", location, "--json"]) == 0
+    assert [json.loads(line)["files"] for line in capsys.readouterr().out.splitlines()] == [2, 1]
+    assert main(["snapshots", "verify", location]) == 0
+    assert main(["snapshots", "restore", location, "changelog-0", str(tmp_path / "looked at")]) == 0
+    with open_store("lmdb-indexed-batch", tmp_path / "looked at") as store:
+        assert dict(store.all()) == expected
+
+
+@over_each_changing_backend
+def test_a_snapshot_is_whole_if_another_taker_has_taken_one_meanwhile_or_the_kind_is_another(
+    tmp_path: Path, backend: str
+) -> None:
+    with snapping_store(tmp_path, backend) as snapping:
+
+        def next_is_whole(number: int) -> bool:
+            put(snapping.store, range(number, number + 10), b"%d" % number)
+            snapping.commit()
+            snapping.snap()
+            expected = dict(snapping.store.all()), snapping.offset
+            assert restored(snapping, snapping.newest(), tmp_path / f"restored-{number}") == expected
+            return not snapping.newest().changes
+
+        put(snapping.store, range(1_000), b"x")
+        assert next_is_whole(0)
+        assert not next_is_whole(1)
+        put(snapping.store, range(500, 600), b"y")
+        own = snapping.taker
+        snapping.taker = SnapshotTaker(
+            snapping.settings, snapping.objects, tmp_path / "store", lambda _: snapping.kind, snapping.figures
+        )
+        assert next_is_whole(2)
+        snapping.taker = own
+        assert next_is_whole(3)
+        assert not next_is_whole(4)
+        snapping.kind = replace(snapping.kind, changelog_id="other")
+        assert next_is_whole(5)
+        assert not next_is_whole(6)
