@@ -67,6 +67,13 @@ class KeyRoom:
         with self._lock:
             return sum(changed.num_bytes for changed in self._kept)
 
+    def limit(self) -> None:
+        """Forget the largest if all together take too much, so that those of one store do not displace all others."""
+        with self._lock:
+            kept = list(self._kept)
+            while sum(changed.num_bytes for changed in kept) > self.max_bytes:
+                max(kept, key=lambda changed: changed.num_bytes).release()
+
 
 class ChangedKeys:
     """The keys that writes have named since a commit, and the ranges that were removed. For one thread at a time.
@@ -78,7 +85,7 @@ class ChangedKeys:
         self.keys: set[bytes] = set()
         self.ranges = KeyRanges()
         self.complete = True
-        """False once there was no room for more: then none are kept."""
+        """False once there was no room for all, or no use of them: then none are kept."""
         self.num_bytes = 0
         """The memory of all when they were counted last."""
         self._room, self._uncounted_bytes = room, 0
@@ -99,14 +106,15 @@ class ChangedKeys:
         # At most as much as that: a key may have been named before.
         if self._uncounted_bytes >= max(_UNCOUNTED_BYTES, self.num_bytes // 2):
             self._count()
-            if self._room.num_bytes > self._room.max_bytes:
-                self.release()
+            self._room.limit()
 
     def join(self, earlier: ChangedKeys) -> None:
         """Add the changes that came before these, also if there is no room."""
-        self.complete = self.complete and earlier.complete
         self.keys |= earlier.keys
         self.ranges.update(earlier.ranges)
+        # Looked at last: either may be released meanwhile, on another thread.
+        if not earlier.complete:
+            self.complete = False
         self._count()
 
     def release(self) -> None:
@@ -153,13 +161,15 @@ class ChangesCapture(Capture):
             *earlier, changed = self._runs
             for run in earlier:
                 changed.join(run)
-            with translated_system_errors(self._folder), open(self._folder / CHANGES_FILE, "xb") as file:
-                _write(file, _RANGES, list(changed.ranges))
-                _write(file, _META, list(self._meta.items()))
-                for pairs in self._pairs(_in_order(changed.keys)):
-                    _write(file, _KEYS, pairs)
+            keys, ranges = changed.keys, changed.ranges
+            # Looked at last: they may be released meanwhile, and later without harm.
             if not changed.complete:
-                raise StoreUnavailableError("the store was closed while its changes were read: read them again")
+                raise StoreUnavailableError("the changed keys were forgotten meanwhile: the next snapshot is whole")
+            with translated_system_errors(self._folder), open(self._folder / CHANGES_FILE, "xb") as file:
+                _write(file, _RANGES, list(ranges))
+                _write(file, _META, list(self._meta.items()))
+                for pairs in self._pairs(_in_order(keys)):
+                    _write(file, _KEYS, pairs)
         finally:
             self.end()
 

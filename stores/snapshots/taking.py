@@ -354,7 +354,8 @@ def _to_send(last: _Last, engine: Engine, kind: SnapshotKind) -> list[ChangedKey
         return []
     runs, count = [changed], len(changed)
     for earlier in reversed(last.runs):
-        if len(earlier) > 2 * count:
+        # There may be no room for its keys any more: its file stays as it is.
+        if len(earlier) > 2 * count or not earlier.complete:
             break
         runs.insert(0, earlier)
         count += len(earlier)
