@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -418,13 +419,13 @@ class Values:
 
 def test_changes_are_in_order_and_few_values_are_read_at_a_time(tmp_path: Path) -> None:
     """Values may be much larger than those before them."""
-    values = {key_of(number): b"x" if number < 5_000 else b"x" * 100_000 for number in range(5_070)}
+    values = {key_of(number): b"x" if number < 5_000 else b"x" * 40_000 for number in range(5_200)}
     reading, changed = Values(values), ChangedKeys(KeyRoom())
     shuffled = list(values)
     random.Random(0).shuffle(shuffled)
     changed.add(shuffled, [])
     ChangesCapture(reading, {}, [changed], tmp_path / "changes").complete()
-    assert max(reading.sizes) <= 64 * 100_000
+    assert max(reading.sizes) <= 64 * 40_000
     assert sum(size > 1_200_000 for size in reading.sizes) <= 2
     content = (tmp_path / "changes" / "changes").read_bytes()
     places = [content.index(key) for key in values]
@@ -685,3 +686,26 @@ def test_a_store_with_many_changed_keys_leaves_room_to_another(tmp_path: Path, b
         for each in (large, small):
             expected = dict(each.store.all()), each.offset
             assert restored(each, each.newest(), tmp_path / f"restored {each.offset}") == expected
+
+
+@over_each_changing_backend
+def test_changes_are_in_large_parts_and_need_room_twice(
+    tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with snapping_store(tmp_path, backend) as snapping:
+        put(snapping.store, range(1_000), b"x" * 10_000)
+        snapping.commit()
+        snapping.snap()
+        put(snapping.store, range(300), b"y" * 10_000)
+        snapping.commit()
+        snapping.snap()
+        index, expected = snapping.newest(), dict(snapping.store.all())
+    [file] = index.changes
+    assert [len(file.parts), file.num_bytes > 3_000_000] == [1, True]
+    needed = index.num_bytes + file.num_bytes
+    free = needed - 1
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free))
+    with pytest.raises(StoreUnavailableError, match="make room"):
+        restored(snapping, index, tmp_path / "restored")
+    free = needed
+    assert restored(snapping, index, tmp_path / "restored") == (expected, index.offset)
