@@ -121,7 +121,7 @@ class SnapshotTaker:
         self._last_offset: int | None = None
         """The offset of the last snapshot that was begun, and has not failed."""
         self._last: _Last | None = None
-        """The last snapshot; None if there is none since the store was opened, or if a later one has failed."""
+        """The last snapshot, if the next one may continue it."""
         self._digests: Mapping[Place, str] = {}
         self._newest: IndexName | None = None
         """The newest index at the last look for another process's turn."""
