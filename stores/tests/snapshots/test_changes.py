@@ -28,6 +28,7 @@ from stores.snapshots.objects import FILES, StoreObjects
 from stores.snapshots.restoring import kind_of, make_store
 from stores.snapshots.taking import SnapshotFigures, SnapshotTaker
 from stores.strategies.store import Store
+from stores.tasks import StoreConfig
 from stores.tests.snapshots.snapshotting import (
     SNAPPED,
     WITHIN_S,
@@ -709,3 +710,12 @@ def test_changes_are_in_large_parts_and_need_room_twice(
         restored(snapping, index, tmp_path / "restored")
     free = needed
     assert restored(snapping, index, tmp_path / "restored") == (expected, index.offset)
+
+
+def test_the_limit_on_memory_limits_changed_keys(tmp_path: Path, log: Changelog) -> None:
+    """They have a sixteenth of what the process leaves, and at most 32 MiB."""
+    for limit, expected in ((None, 32), (96, 2), (576, 32), (2_048, 32)):
+        snapshots = settings(tmp_path)
+        stores = {"s": StoreConfig("lmdb", memory_max_bytes=None if limit is None else limit << 20)}
+        with closing(snapping(tmp_path, log, "lmdb", snapshots, stores=stores)):
+            assert snapshots.key_room.max_bytes == expected << 20
