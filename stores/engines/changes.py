@@ -1,8 +1,8 @@
-"""The changes of an engine's data since an earlier commit: the keys that were written, and a file of their values.
+"""The changes of an engine's data since an earlier commit, as a file: the keys that were written, and their values.
 
 Writes at random change nearly all pages of a file that is changed in place. So a snapshot of such an engine may consist
-of the files of an earlier one, and of what has changed since. Only keys are kept for that, in memory. Their values are
-read from a read transaction of the new commit.
+of the files of an earlier one, and of what has changed since. Only keys are kept for that, in memory
+(``stores.changed_keys``). Their values are read from a read transaction of the new commit.
 
 A file of changes has blocks of pairs, little-endian:
 
@@ -19,25 +19,19 @@ Source: O'Neil et al., "The Log-Structured Merge-Tree", 1996; Flink, "Incrementa
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import accumulate, islice, pairwise
 from pathlib import Path
 from struct import calcsize, pack, unpack
-from threading import Lock
 from typing import IO, Protocol
-from weakref import WeakSet
 
+from stores.changed_keys import ChangedKeys
 from stores.engines.engine import Capture, Engine, Writes
 from stores.errors import StoreCorruptedError, StoreUnavailableError
 from stores.files.plain_files import translated_system_errors
-from stores.memory_limit import CHANGED_KEYS_BYTES
-from stores.ordered import SORTED_AT_ONCE, Bounds, KeyRanges
+from stores.ordered import SORTED_AT_ONCE
 
-_ENTRY_BYTES = 96
-"""The memory of a key in a set, without its bytes."""
-_UNCOUNTED_BYTES = 1 << 17
-"""The memory is counted again once writes have named so much more, or half as much again."""
 CHANGES_FILE = "changes"
 _RANGES, _META, _KEYS = b"R", b"M", b"K"
 _HEAD = "<cI"
@@ -48,87 +42,7 @@ Part = bytes | None
 _Pairs = Sequence[tuple[Part, Part]]
 
 
-class KeyRoom:
-    """The memory that the changed keys of all stores of a process have. For any thread."""
-
-    def __init__(self) -> None:
-        self.max_bytes = CHANGED_KEYS_BYTES
-        self._kept: WeakSet[ChangedKeys] = WeakSet()
-        self._lock = Lock()
-
-    def add(self, changed: ChangedKeys) -> None:
-        """Count the memory of ``changed``, as long as it lives."""
-        with self._lock:
-            self._kept.add(changed)
-
-    @property
-    def num_bytes(self) -> int:
-        """The memory that is in use."""
-        with self._lock:
-            return sum(changed.num_bytes for changed in self._kept)
-
-    def limit(self) -> None:
-        """Forget the largest if all together take too much, so that those of one store do not displace all others."""
-        with self._lock:
-            kept = list(self._kept)
-            while sum(changed.num_bytes for changed in kept) > self.max_bytes:
-                max(kept, key=lambda changed: changed.num_bytes).release()
-
-
-class ChangedKeys:
-    """The keys that writes have named since a commit, and the ranges that were removed. For one thread at a time.
-
-    ``release`` may be called on any thread.
-    """
-
-    def __init__(self, room: KeyRoom) -> None:
-        self.keys: set[bytes] = set()
-        self.ranges = KeyRanges()
-        self.complete = True
-        """False once there was no room for all, or no use of them: then none are kept."""
-        self.num_bytes = 0
-        """The memory of all when they were counted last."""
-        self._room, self._uncounted_bytes = room, 0
-        room.add(self)
-
-    def __len__(self) -> int:
-        return len(self.keys) + len(self.ranges)
-
-    def add(self, keys: Collection[bytes], ranges: Iterable[Bounds]) -> None:
-        """Add what a write changes. It may be added before the write, also if that fails."""
-        if not self.complete:
-            return
-        self.keys.update(keys)
-        self._uncounted_bytes += _ENTRY_BYTES * len(keys) + sum(map(len, keys))
-        for start, end in ranges:
-            self.ranges.add(start, end)
-            self._uncounted_bytes += _ENTRY_BYTES + len(start or b"") + len(end or b"")
-        # At most as much as that: a key may have been named before.
-        if self._uncounted_bytes >= max(_UNCOUNTED_BYTES, self.num_bytes // 2):
-            self._count()
-            self._room.limit()
-
-    def join(self, earlier: ChangedKeys) -> None:
-        """Add the changes that came before these, also if there is no room."""
-        self.keys |= earlier.keys
-        self.ranges.update(earlier.ranges)
-        # Looked at last: either may be released meanwhile, on another thread.
-        if not earlier.complete:
-            self.complete = False
-        self._count()
-
-    def release(self) -> None:
-        """Forget all, and keep none from now on."""
-        self.complete = False
-        self.keys, self.ranges = set(), KeyRanges()
-        self._count()
-
-    def _count(self) -> None:
-        self._uncounted_bytes = 0
-        self.num_bytes = _ENTRY_BYTES * len(self) + sum(map(len, self.keys)) + self.ranges.num_bytes()
-
-
-class Reading(Protocol):
+class ChangesReading(Protocol):
     """A read transaction for the values of the first data family. ``end`` may be called on any thread."""
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -142,7 +56,7 @@ class ChangesCapture(Capture):
     """A capture of the changes in ``runs``, as one file: the meta entries, and the values as ``reading`` has them."""
 
     def __init__(
-        self, reading: Reading, meta: Mapping[bytes, bytes], runs: Sequence[ChangedKeys], folder: Path
+        self, reading: ChangesReading, meta: Mapping[bytes, bytes], runs: Sequence[ChangedKeys], folder: Path
     ) -> None:
         """Begin it. ``runs`` follow each other. The last one joins the others when it is complete.
 

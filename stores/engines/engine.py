@@ -13,15 +13,13 @@ from contextlib import contextmanager
 from itertools import islice
 from operator import lt
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
+from stores.changed_keys import ChangedKeys
 from stores.contract.levels import AT_ONCE, Persistence
 from stores.errors import ConfigError, StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.interface import Durability
 from stores.ordered import WHOLE, Bounds, ScanRange
-
-if TYPE_CHECKING:
-    from stores.engines.changes import ChangedKeys
 
 __all__ = [
     "FETCH_BYTES_MAX",

@@ -30,7 +30,7 @@ from threading import Event, Lock, Thread
 from time import monotonic
 from typing import NamedTuple
 
-from stores.engines.changes import ChangedKeys
+from stores.changed_keys import ChangedKeys
 from stores.engines.engine import Capture, Engine
 from stores.errors import StoreError, StoreUnavailableError
 from stores.failpoints import Part, declare, reach

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
+from stores.changed_keys import ChangedKeys, KeyRoom
 from stores.changelog import Changelog
 from stores.command import main
-from stores.engines.changes import ChangedKeys, ChangesCapture, KeyRoom
+from stores.engines.changes import ChangesCapture
 from stores.engines.families import NEW, OLD
 from stores.errors import StoreUnavailableError
 from stores.interface import KeyValueStore, TopicPartition
