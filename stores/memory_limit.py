@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from stores.changed_keys import CHANGED_KEYS_BYTES
 from stores.contract.arguments import check_number
 from stores.errors import ConfigError
 
@@ -23,8 +24,6 @@ PROCESS_BYTES = 64 * MIB
 """The interpreter, the library and the engines' own code and threads, as measured (docs/operations.md)."""
 LEAST_BYTES = PROCESS_BYTES + 32 * MIB
 """With less, RocksDB's write buffers would be so small that it flushes in every commit."""
-CHANGED_KEYS_BYTES = 32 * MIB
-"""The memory for changed keys of all stores of a process, without a limit or with a large one."""
 _DEFAULT_MOST_BYTES = 1 << 30
 _UNLIMITED = 1 << 60
 """Version 1 of cgroups has a number of about 2**63 where there is no limit."""

@@ -1,8 +1,8 @@
-"""The changes of an engine's data since an earlier commit: the keys that were written, and a file of their values.
+"""The changes of an engine's data since an earlier commit, as a file: the keys that were written, and their values.
 
 Writes at random change nearly all pages of a file that is changed in place. So a snapshot of such an engine may consist
-of the files of an earlier one, and of what has changed since. Only keys are kept for that, in memory. Their values are
-read from a read transaction of the new commit.
+of the files of an earlier one, and of what has changed since. Only keys are kept for that, in memory
+(``stores.changed_keys``). Their values are read from a read transaction of the new commit.
 
 A file of changes has blocks of pairs, little-endian:
 
@@ -19,100 +19,30 @@ Source: O'Neil et al., "The Log-Structured Merge-Tree", 1996; Flink, "Incrementa
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import accumulate, islice, pairwise
 from pathlib import Path
 from struct import calcsize, pack, unpack
-from threading import Lock
 from typing import IO, Protocol
-from weakref import WeakSet
 
+from stores.changed_keys import ChangedKeys
 from stores.engines.engine import Capture, Engine, Writes
-from stores.errors import StoreCorruptedError
+from stores.errors import StoreCorruptedError, StoreUnavailableError
 from stores.files.plain_files import translated_system_errors
-from stores.memory_limit import CHANGED_KEYS_BYTES
-from stores.ordered import Bounds, KeyRanges
+from stores.ordered import SORTED_AT_ONCE
 
-_ENTRY_BYTES = 96
-"""The memory of a key in a set, without its bytes."""
-_UNCOUNTED = 1_000
-"""Keys are counted again once there are so many more, or half as many again."""
 CHANGES_FILE = "changes"
 _RANGES, _META, _KEYS = b"R", b"M", b"K"
 _HEAD = "<cI"
-_PAIRS_AT_ONCE, _BLOCK_BYTES = 512, 1 << 20
+_PAIRS_AT_ONCE, _BLOCK_BYTES = 64, 1 << 20
+"""A block has so many pairs at most: values may be much larger than those before them."""
 
 Part = bytes | None
 _Pairs = Sequence[tuple[Part, Part]]
 
 
-class KeyRoom:
-    """The memory that the changed keys of all stores of a process have. For any thread."""
-
-    def __init__(self) -> None:
-        self.max_bytes = CHANGED_KEYS_BYTES
-        self._kept: WeakSet[ChangedKeys] = WeakSet()
-        self._lock = Lock()
-
-    def add(self, changed: ChangedKeys) -> None:
-        """Count the memory of ``changed``, as long as it lives."""
-        with self._lock:
-            self._kept.add(changed)
-
-    @property
-    def num_bytes(self) -> int:
-        """The memory that is in use."""
-        with self._lock:
-            return sum(changed.num_bytes for changed in self._kept)
-
-
-class ChangedKeys:
-    """The keys that writes have named since a commit, and the ranges that were removed. For one thread at a time."""
-
-    def __init__(self, room: KeyRoom) -> None:
-        self.keys: set[bytes] = set()
-        self.ranges = KeyRanges()
-        self.complete = True
-        """False once there was no room for more: then none are kept."""
-        self.num_bytes = 0
-        """The memory of all when they were counted last."""
-        self._room, self._next_count = room, _UNCOUNTED
-        room.add(self)
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def add(self, keys: Iterable[bytes], ranges: Iterable[Bounds]) -> None:
-        """Add what a write changes. It may be added before the write, also if that fails."""
-        if not self.complete:
-            return
-        self.keys.update(keys)
-        for start, end in ranges:
-            self.ranges.add(start, end)
-        if len(self.keys) + len(self.ranges) >= self._next_count:
-            self._count()
-            if self._room.num_bytes > self._room.max_bytes:
-                self.release()
-
-    def join(self, earlier: ChangedKeys) -> None:
-        """Add the changes that came before these, also if there is no room."""
-        self.keys |= earlier.keys
-        self.ranges.update(earlier.ranges)
-        self._count()
-
-    def release(self) -> None:
-        """Forget all, and keep none from now on."""
-        self.complete = False
-        self.keys, self.ranges = set(), KeyRanges()
-        self._count()
-
-    def _count(self) -> None:
-        count = len(self.keys) + len(self.ranges)
-        self._next_count = count + max(_UNCOUNTED, count // 2)
-        self.num_bytes = _ENTRY_BYTES * count + sum(map(len, self.keys)) + self.ranges.num_bytes()
-
-
-class Reading(Protocol):
+class ChangesReading(Protocol):
     """A read transaction for the values of the first data family. ``end`` may be called on any thread."""
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -126,7 +56,7 @@ class ChangesCapture(Capture):
     """A capture of the changes in ``runs``, as one file: the meta entries, and the values as ``reading`` has them."""
 
     def __init__(
-        self, reading: Reading, meta: Mapping[bytes, bytes], runs: Sequence[ChangedKeys], folder: Path
+        self, reading: ChangesReading, meta: Mapping[bytes, bytes], runs: Sequence[ChangedKeys], folder: Path
     ) -> None:
         """Begin it. ``runs`` follow each other. The last one joins the others when it is complete.
 
@@ -145,21 +75,23 @@ class ChangesCapture(Capture):
             *earlier, changed = self._runs
             for run in earlier:
                 changed.join(run)
+            keys, ranges = changed.keys, changed.ranges
+            # Looked at last: they may be released meanwhile, and later without harm.
+            if not changed.complete:
+                raise StoreUnavailableError("the changed keys were forgotten meanwhile: the next snapshot is whole")
             with translated_system_errors(self._folder), open(self._folder / CHANGES_FILE, "xb") as file:
-                _write(file, _RANGES, list(changed.ranges))
+                _write(file, _RANGES, list(ranges))
                 _write(file, _META, list(self._meta.items()))
-                for pairs in self._pairs(sorted(changed.keys)):
+                for pairs in self._pairs(_in_order(keys)):
                     _write(file, _KEYS, pairs)
         finally:
             self.end()
 
-    def _pairs(self, keys: list[bytes]) -> Iterator[_Pairs]:
-        at, count = 0, 1
-        while at < len(keys):
-            some = keys[at : at + count]
+    def _pairs(self, keys: Iterator[bytes]) -> Iterator[_Pairs]:
+        count = 1
+        while some := list(islice(keys, count)):
             values = self._reading.get_many(some)
             yield list(zip(some, values, strict=True))
-            at += count
             # About a megabyte, if the next ones are as large as these.
             num_bytes = sum(map(len, some)) + sum(len(value) for value in values if value is not None)
             count = min(_PAIRS_AT_ONCE, 2 * count, 1 + _BLOCK_BYTES * len(some) // num_bytes)
@@ -168,8 +100,16 @@ class ChangesCapture(Capture):
         self._reading.end()
 
 
-def apply_changes(path: Path, engine: Engine) -> None:
+def _in_order(keys: Iterable[bytes]) -> Iterator[bytes]:
+    """Return the keys in order. They are sorted a piece at a time, because all other threads wait for each sort."""
+    rest = iter(keys)
+    return merge(*iter(lambda: sorted(islice(rest, SORTED_AT_ONCE)), []))
+
+
+def apply_changes(path: Path, engine: Engine, applied: Callable[[], None] = lambda: None) -> None:
     """Write the changes in the file ``path`` to ``engine``, which has the data of the commit before them.
+
+    ``applied`` is called again and again. An exception in it ends the call.
 
     Raises: StoreCorruptedError, StoreUnavailableError, CommitFailedError.
     """
@@ -184,6 +124,7 @@ def apply_changes(path: Path, engine: Engine) -> None:
                 engine.write([Writes((), {_present(key): value for key, value in pairs})], {}, durable=False)
             else:
                 raise StoreCorruptedError(f"a file of changes has a block of the kind {kind!r}: remove the snapshot")
+            applied()
     engine.write([], meta)
 
 

@@ -8,20 +8,18 @@ iterators. An engine with transactions may offer them to a strategy (``Transacti
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from operator import lt
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
+from stores.changed_keys import ChangedKeys
 from stores.contract.levels import AT_ONCE, Persistence
 from stores.errors import ConfigError, StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.interface import Durability
 from stores.ordered import WHOLE, Bounds, ScanRange
-
-if TYPE_CHECKING:
-    from stores.engines.changes import ChangedKeys
 
 __all__ = [
     "FETCH_BYTES_MAX",
@@ -276,7 +274,7 @@ class Engine(ABC):
         """
         raise ConfigError(f"the engine {self.name!r} has no snapshots of its changes: choose another engine")
 
-    def note_changes(self, keys: Iterable[bytes], ranges: Iterable[Bounds]) -> None:
+    def note_changes(self, keys: Collection[bytes], ranges: Iterable[Bounds]) -> None:
         """Note what a write of the first data family is about to change, if that is wanted."""
         if self.changed is not None:
             self.changed.add(keys, ranges)

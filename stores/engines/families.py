@@ -56,6 +56,8 @@ class SplitEngine(TransactionalEngine):
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         """The engine below."""
+        # A snapshot by files is whole as long as there are two.
+        engine.changed = None
         self.max_key_bytes = engine.max_key_bytes + 1
         self.max_value_bytes = engine.max_value_bytes
 

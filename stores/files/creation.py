@@ -61,7 +61,8 @@ _FILES = (
     *(f"{name}.new" for name in (IDENTITY_FILE, "open", "commit", _MARKER)),
 )
 CAPTURED = "data.snapshot"
-"""The folder of a snapshot that is being sent elsewhere. It counts for nothing when the store is opened."""
+"""The folder of a snapshot that is being sent elsewhere, or of changes that are fetched from one. It counts for nothing
+when the store is opened."""
 _FOLDERS = ("data", "data.tmp", "data.flush", "data.tmp.flush", CAPTURED)
 _PARTS = frozenset({*_FILES, *_FOLDERS, LOCK_FILE, _MARKER})
 """The names of the store's own files and folders in its folder."""

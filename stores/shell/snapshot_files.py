@@ -73,7 +73,7 @@ def _facts(objects: StoreObjects, name: IndexName) -> Line:
     return {
         "taken": datetime.fromtimestamp(index.created_ms / 1_000, UTC).isoformat(timespec="seconds"),
         "backend": index.kind.backend,
-        "files": len(index.files),
+        "files": len(index.files) + len(index.changes),
         "parts": len(list(index.parts())),
         "bytes": index.num_bytes,
     }

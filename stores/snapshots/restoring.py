@@ -15,10 +15,10 @@ from contextlib import closing
 from itertools import chain
 from pathlib import Path
 
-from stores.engines.changes import CHANGES_FILE, apply_changes
+from stores.engines.changes import apply_changes
 from stores.errors import StoreError, StoreIncompatibleError
 from stores.failpoints import Part, declare, reach
-from stores.files.creation import LOCK_FILE, create, is_unused, wipe
+from stores.files.creation import CAPTURED, LOCK_FILE, create, is_unused, wipe
 from stores.files.identity import present_version
 from stores.files.locks import take
 from stores.files.plain_files import make_file, make_folder, remove, translated_system_errors
@@ -101,11 +101,11 @@ def make_store(
         data, done = folder / "data", _Fetched(fetched)
         _fetch_files(objects, index.files, data, threads, done)
         if index.changes:
-            changes = folder / CHANGES_FILE
+            changes = folder / CAPTURED  # Whatever ends the call, it is removed with the store.
             make_folder(changes)
             numbered = [SnapshotFile(str(number), file.parts) for number, file in enumerate(index.changes)]
             _fetch_files(objects, numbered, changes, threads, done)
-            _apply(data, [changes / file.name for file in numbered], backend)
+            _apply(data, [changes / file.name for file in numbered], backend, done)
             shutil.rmtree(changes)
         reach(FILES_FETCHED)
 
@@ -156,12 +156,12 @@ def _build(folder: Path, backend: Backend) -> None:
         remove(path)
 
 
-def _apply(data: Path, files: Sequence[Path], backend: Backend) -> None:
+def _apply(data: Path, files: Sequence[Path], backend: Backend, fetched: _Fetched) -> None:
     """Write the changes in ``files``, in their order, to the engine in the folder ``data``."""
     level = min(backend.durabilities)  # All files are synced at the end.
     with closing(open_engine(backend.load_engine(), data, level, backend.options)) as engine:
         for file in files:
-            apply_changes(file, engine)
+            apply_changes(file, engine, lambda: fetched.add(0))
             reach(CHANGES_APPLIED)
 
 
@@ -185,7 +185,7 @@ def _fetch_files(
 
 
 class _Fetched:
-    """Calls ``fetched`` with the bytes that are there, of all files that are fetched one after the other."""
+    """Calls ``fetched`` with the bytes that are there, while files are fetched and applied one after the other."""
 
     def __init__(self, fetched: Callable[[int], None]) -> None:
         self.num_bytes = 0

@@ -10,8 +10,8 @@ from functools import cached_property
 from threading import BoundedSemaphore, Event, Lock
 from time import monotonic, thread_time
 
+from stores.changed_keys import KeyRoom
 from stores.contract.arguments import check_number, check_share
-from stores.engines.changes import KeyRoom
 from stores.errors import ConfigError
 from stores.files.folder import Folder, PutIfAbsent, open_folder
 

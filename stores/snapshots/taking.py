@@ -30,9 +30,8 @@ from threading import Event, Lock, Thread
 from time import monotonic
 from typing import NamedTuple
 
-from stores.engines.changes import ChangedKeys
+from stores.changed_keys import ChangedKeys
 from stores.engines.engine import Capture, Engine
-from stores.engines.families import FAMILIES
 from stores.errors import StoreError, StoreUnavailableError
 from stores.failpoints import Part, declare, reach
 from stores.files.creation import CAPTURED
@@ -52,7 +51,7 @@ PART_SENT = declare("snapshot.part_sent", "one more part of a snapshot is in pla
 SENT = declare("snapshot.sent", "all parts of a snapshot are in place, without an index", part=Part.CHANGE)
 INDEXED = declare("snapshot.indexed", "the index of a snapshot is in place", part=Part.CHANGE)
 _CHANGES_SHARE = 2
-"""A snapshot is whole again after one whose files of changes have one part of so many of the other files."""
+"""A snapshot is whole again after one whose files of changes have more than one of so many parts of its other files."""
 _CHANGES_PART_BYTES = 16 << 20
 END_S = 30.0
 """The time to wait for the end of an upload whose store is closed. A part that is on its way is not interrupted."""
@@ -81,8 +80,6 @@ class _Last(NamedTuple):
     snapshot: SnapshotIndex
     runs: Sequence[ChangedKeys]
     """The keys in each of its files of changes."""
-    families: bytes | None
-    """The meta entry of the engine's data families."""
     changed: ChangedKeys | None
     """The changes since; None if the engine keeps none."""
 
@@ -97,7 +94,6 @@ class _Begun(NamedTuple):
     """Its index, with the files of the last snapshot that it continues, and without its own."""
     runs: Sequence[ChangedKeys]
     """The keys in each of its files of changes; none if it is whole."""
-    families: bytes | None
     changed: ChangedKeys | None
     """The changes after this snapshot; None if the engine keeps none."""
 
@@ -125,7 +121,7 @@ class SnapshotTaker:
         self._last_offset: int | None = None
         """The offset of the last snapshot that was begun, and has not failed."""
         self._last: _Last | None = None
-        """The last snapshot; None if there is none since the store was opened, or if a later one has failed."""
+        """The last snapshot, if the next one may continue it."""
         self._digests: Mapping[Place, str] = {}
         self._newest: IndexName | None = None
         """The newest index at the last look for another process's turn."""
@@ -134,10 +130,8 @@ class SnapshotTaker:
         self._capture: Capture | None = None
 
     def begin(self) -> None:
-        """Start the clock: the store was opened."""
-        self._due_s = self._next_s()
-        # Another owner may have taken and removed snapshots meanwhile.
-        self._flush_mark = self._last_offset = self._last = None
+        """Start the clock: the store was opened, or has returned to its last commit."""
+        self._due_s, self._flush_mark = self._next_s(), None
 
     def after_commit(self, store: Store, offset: int | None) -> None:
         """Begin a snapshot of the state at ``offset``, if one is due. An error is logged and counted."""
@@ -175,12 +169,21 @@ class SnapshotTaker:
             capture.end()
         if thread is not None:
             thread.join(END_S)
-            if thread.is_alive():
-                _log.warning("an upload to %s does not end, and is left to itself", self._settings.location)
-                self._ended = Event()  # The one of that upload stays set.
-                return
-        self._thread = self._capture = self._last = None
+        # Another owner may take and remove snapshots until the store is opened again.
+        self._last_offset = None
+        self._forget()
+        if self.is_running:
+            _log.warning("an upload to %s does not end, and is left to itself", self._settings.location)
+            self._ended = Event()  # The one of that upload stays set.
+            return
+        self._thread = self._capture = None
         self._ended.clear()
+
+    def _forget(self) -> None:
+        """Let the next snapshot be whole."""
+        last, self._last = self._last, None
+        if last is not None and last.changed is not None:
+            last.changed.release()
 
     def _next_s(self) -> float:
         return monotonic() + self._settings.interval_ms / 1_000
@@ -202,20 +205,19 @@ class SnapshotTaker:
         folder = self._path / CAPTURED / token_hex(4)
         with translated_system_errors(folder):
             make_folder(folder.parent)
-        meta, last = engine.meta(), self._last
-        families, snapshot = meta.get(FAMILIES), self._index_at(meta, offset, kind)
+        snapshot, last = self._index_at(engine.meta(), offset, kind), self._last
         runs: list[ChangedKeys] = []
-        to_send = [] if last is None else _to_send(last, engine, kind, families)
+        to_send = [] if last is None else _to_send(last, engine, kind)
         if last is not None and to_send:
             kept = len(last.runs) - len(to_send) + 1
             runs = [*last.runs[:kept], to_send[-1]]
             snapshot = replace(snapshot, files=last.snapshot.files, changes=last.snapshot.changes[:kept])
+        self._capture = capture = engine.capture_changes(folder, to_send) if to_send else engine.capture(folder)
         # Those of later commits. The present ones are in ``to_send``, or a whole snapshot has them.
         engine.changed = ChangedKeys(self._settings.key_room) if engine.captures_changes else None
-        self._capture = capture = engine.capture_changes(folder, to_send) if to_send else engine.capture(folder)
         try:
             part_bytes = _CHANGES_PART_BYTES if runs else engine.kind.part_bytes
-            begun = _Begun(capture, folder, part_bytes, snapshot, runs, families, engine.changed)
+            begun = _Begun(capture, folder, part_bytes, snapshot, runs, engine.changed)
             self._last_offset = offset
             reach(BEGUN)
             thread = Thread(target=self._run, args=(begun, self._ended), name="snapshot", daemon=True)
@@ -247,6 +249,7 @@ class SnapshotTaker:
     def _run(self, begun: _Begun, ended: Event) -> None:
         try:
             if self._objects.of_whole_topic and self._was_anothers_turn(begun.snapshot.kind):
+                self._forget()
                 return
             begun.capture.complete()
             self._upload(begun, ended)
@@ -254,12 +257,14 @@ class SnapshotTaker:
             _log.debug("a snapshot of %s was ended, because the store is closed", self._path)
         except Exception as error:
             self._last = self._last_offset = None
-            if begun.changed is not None:
-                begun.changed.release()
             if not ended.is_set():
                 self._failed(error)
         finally:
+            last = self._last
+            if begun.changed is not None and (last is None or last.changed is not begun.changed):
+                begun.changed.release()  # No snapshot continues this one.
             begun.capture.end()
+            self._capture = None
             shutil.rmtree(begun.folder, ignore_errors=True)
             with suppress(OSError):
                 begun.folder.parent.rmdir()
@@ -281,7 +286,7 @@ class SnapshotTaker:
         is_new = self._objects.put_index(index)
         reach(INDEXED)
         # Another owner has put that of the same commit: nothing names the parts of this one.
-        self._last = _Last(index, begun.runs, begun.families, begun.changed) if is_new else None
+        self._last = _Last(index, begun.runs, begun.changed) if is_new else None
         self._digests, self._newest = upload.digests, index.name
         self._figures.total += is_new
         self._figures.offset = index.offset
@@ -336,22 +341,21 @@ class SnapshotTaker:
         _log.warning("a snapshot of %s was not taken, and its task continues: %s", self._path, error)
 
 
-def _to_send(last: _Last, engine: Engine, kind: SnapshotKind, families: bytes | None) -> list[ChangedKeys]:
+def _to_send(last: _Last, engine: Engine, kind: SnapshotKind) -> list[ChangedKeys]:
     """Return the runs of changes that a snapshot sends which continues ``last``; none if it has to be whole.
 
     It sends what has changed since, together with earlier runs that are not much larger. So there are few files, and a
     change is sent again about as often as their number doubles.
     """
     changed, index = engine.changed, last.snapshot
-    if changed is None or changed is not last.changed or not changed.complete:
-        return []
-    if (index.kind, last.families) != (kind, families):
+    if changed is None or changed is not last.changed or not changed.complete or index.kind != kind:
         return []
     if sum(file.num_bytes for file in index.changes) > sum(file.num_bytes for file in index.files) // _CHANGES_SHARE:
         return []
     runs, count = [changed], len(changed)
     for earlier in reversed(last.runs):
-        if len(earlier) > 2 * count:
+        # There may be no room for its keys any more: its file stays as it is.
+        if len(earlier) > 2 * count or not earlier.complete:
             break
         runs.insert(0, earlier)
         count += len(earlier)

@@ -27,7 +27,7 @@ LAYERS: Mapping[str, frozenset[str]] = {
     name: frozenset(f"stores.{part}" for part in parts.split())
     for name, parts in {
         "words": "errors failpoints metrics ordered process version",
-        "programs": "java",
+        "programs and keys": "changed_keys java",
         "values of the contract": "contract extras",
         "contract": "interface",
         "seam": "engines.engine forwarding meta_entries",

@@ -23,7 +23,8 @@ from weakref import WeakSet
 
 import lmdb
 
-from stores.engines.changes import ChangedKeys, ChangesCapture
+from stores.changed_keys import ChangedKeys
+from stores.engines.changes import ChangesCapture
 from stores.engines.checksum import CHECKSUM_BYTES, codec_of
 from stores.engines.engine import Capture, EngineSnapshot, Scan, Transaction, TransactionalEngine, Writes, converted
 from stores.engines.families import FAMILIES, families_in_use

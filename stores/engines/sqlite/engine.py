@@ -17,7 +17,8 @@ from threading import Lock, RLock, get_ident
 from typing import ClassVar, Self, TypeVar, cast
 from weakref import WeakSet
 
-from stores.engines.changes import ChangedKeys, ChangesCapture
+from stores.changed_keys import ChangedKeys
+from stores.engines.changes import ChangesCapture
 from stores.engines.checksum import CHECKSUM_BYTES, ValueCodec, codec_of
 from stores.engines.engine import Capture, EngineSnapshot, Scan, Transaction, TransactionalEngine, Writes, converted
 from stores.engines.families import FAMILIES, families_in_use

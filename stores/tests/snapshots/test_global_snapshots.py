@@ -178,6 +178,24 @@ def test_processes_take_turns(tmp_path: Path, log: MemoryChangelog) -> None:
     assert numbers == [1, 2, 2, 3, 3, 4]
 
 
+def test_a_process_keeps_changed_keys_only_after_a_snapshot_of_its_own(tmp_path: Path, log: MemoryChangelog) -> None:
+    say(log, PRICES)
+    with stores_over(tmp_path / "first", log, settings(tmp_path), "lmdb") as first:
+        follow(first)
+        with stores_over(tmp_path / "second", log, settings(tmp_path), "lmdb") as second:
+            kept = []
+            for stores in (first, second, second, first):
+                say(log, LATER)
+                follow(stores)
+                [copy] = stores.opened()
+                assert isinstance(copy.store, Store)
+                changed = copy.store.staging.engine.changed
+                assert changed is not None
+                kept.append(changed.complete)
+    # Each leaves one out where it sees one of the other for the first time.
+    assert kept == [True, False, True, False]
+
+
 @pytest.mark.parametrize("before", ["raise", "skip", ("letters", "other")])
 def test_letters_are_sent_whatever_snapshots_of_other_choices_there_are(
     tmp_path: Path, log: MemoryChangelog, before: str | tuple[str, str]

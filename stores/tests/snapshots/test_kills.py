@@ -79,6 +79,9 @@ def restoring_cases() -> Iterator[KillOfSnapshot]:
         for failpoint in replacement.FAILPOINTS:
             yield KillOfSnapshot(backend, failpoint, counts=True)
         yield KillOfSnapshot(backend, RENAMED, counts=True, hit=2)
+    for backend in (LMDB, SQLITE):
+        yield KillOfSnapshot(backend, restoring.PART_FETCHED, counts=False, hit=2)
+        yield KillOfSnapshot(backend, restoring.CHANGES_APPLIED, counts=False)
     yield KillOfSnapshot(
         INDEXED, DECIDED, counts=True, then=(RENAMED, RENAMED, replacement.PLACED, replacement.CLEARED)
     )
@@ -96,15 +99,15 @@ def log_in(path: Path) -> SqliteChangelog:
     return SqliteChangelog(path / "log.sqlite")
 
 
-def begin(path: Path, backend: str) -> int:
-    """Take one snapshot, and return its offset."""
+def begin(path: Path, backend: str, count: int = 1) -> int:
+    """Take ``count`` snapshots, and return the offset of the last one."""
     with log_in(path) as log:
         for topic in ("input", "output"):
             log.create_topic(topic)
         with closing(snapping(path, log, backend, kept(path))) as task:
             task.open()
             send(log, pairs_of(range(RECORDS)))
-            return snap(task, log)
+            return [snap(task, log) for _ in range(count)][-1]
 
 
 def take(path: Path, backend: str) -> None:
@@ -155,7 +158,7 @@ def restore(path: Path, backend: str) -> None:
 def test_a_kill_while_a_store_is_restored_by_files_is_made_good_by_the_next_opening(
     tmp_path: Path, case: KillOfSnapshot
 ) -> None:
-    offset = begin(tmp_path, case.backend)
+    offset = begin(tmp_path, case.backend, 2)
     with log_in(tmp_path) as log, closing(snapping(tmp_path, log, case.backend, None)) as task:
         task.open()
         send(log, pairs_of(range(5), b"tail"))
