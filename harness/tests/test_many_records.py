@@ -271,14 +271,16 @@ def test_a_trial_that_makes_no_sense_is_refused() -> None:
         lambda: ScaleTrial("lmdb", 10, 1, memory_max_bytes=1 << 20),
         lambda: ScaleGrid(records=(0,)).plan(1),
         lambda: ScaleGrid(backends=("lmbd",)).plan(1),
-        lambda: ScaleGrid(large_backends="lmdb").plan(1),  # type: ignore[arg-type]
+        lambda: ScaleGrid(limited_backends="lmdb").plan(1),  # type: ignore[arg-type]
         lambda: ScaleGrid(records=()).plan(1),
+        lambda: ScaleGrid(large=(("lmdb", 0),)).plan(1),
+        lambda: ScaleGrid(large=(("lmbd", 1),)).plan(1),
     ):
         with pytest.raises(ConfigError):
             wrong()
 
 
-def test_the_scenario_has_every_backend_with_files_a_limit_of_memory_and_fifty_million_records_at_night() -> None:
+def test_the_scenario_has_every_backend_with_files_a_limit_of_memory_and_a_hundred_million_records_at_night() -> None:
     scenario = grid_of(read_scenario(scenario_file("many_records")).scenario)
     trials = scenario.scaled("default").plan(1)
     with_files = {name for name, each in backends().items() if each.persistent}
@@ -288,7 +290,15 @@ def test_the_scenario_has_every_backend_with_files_a_limit_of_memory_and_fifty_m
     assert len(limited) == 3
     assert all(trial.state_bytes >= 4 * trial.memory_max_bytes for trial in limited)
     night = scenario.scaled("night").plan(1)
-    assert {trial.records for trial in night} >= {1_000_000, 10_000_000, 50_000_000}
+    largest = [(trial.backend, trial.records) for trial in night if trial.records > 1_000_000]
+    assert largest == 2 * [
+        ("rocksdb-indexed-batch", 10_000_000),
+        ("sqlite-indexed-batch", 10_000_000),
+        ("rocksdb-indexed-batch", 50_000_000),
+        ("lmdb-indexed-batch", 50_000_000),
+        ("rocksdb-indexed-batch", 100_000_000),
+    ]
+    assert [trial.memory_max_bytes for trial in night[-5:]] == [trial.state_bytes // 4 for trial in night[-10:-5]]
     assert max(trial.records for trial in scenario.scaled("smoke").plan(1)) <= 20_000
 
 
@@ -299,10 +309,13 @@ def test_a_bench_fills_the_indexed_batch_of_each_engine_with_files() -> None:
     }
     assert Scale().plan(Request("default", backends=("memory-indexed-batch",))) == []
     night = Scale().plan(Request("night"))
-    assert [trial.memory_max_bytes > 0 for trial in night] == [False] * 3 + [True] * 3 + [False] * 6
-    assert [trial.records for trial in night if not trial.memory_max_bytes] == sorted(
-        [1_000_000, 10**7, 50_000_000] * 3
-    )
+    assert [trial.memory_max_bytes > 0 for trial in night] == [False] * 3 + [True] * 3 + [False] * 5 + [True] * 5
+    assert [trial.records for trial in night if not trial.memory_max_bytes] == [
+        *[1_000_000] * 3,
+        *[10**7] * 2,
+        *[50_000_000] * 2,
+        10**8,
+    ]
     assert {trial.backend for trial in night[3:6]} == {trial.backend for trial in trials}
 
 

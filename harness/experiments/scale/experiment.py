@@ -102,16 +102,17 @@ SHARED_COLUMNS: Columns = MappingProxyType(
 class ScaleGrid(Grid):
     """Stores of ``records`` records show what was put, in order, also when they are opened again or restored.
 
-    ``backends`` None means all that have files. Those of ``large_backends`` also have the sizes ``large_records``,
-    which only a night tries. They are also filled with ``limited_records`` records of ``limited_value_bytes`` by
-    processes that can have ``memory_max_bytes`` of memory (0: without this).
+    ``backends`` None means all that have files. ``limited_backends`` are also filled with ``limited_records`` records
+    of ``limited_value_bytes`` by processes that can have ``memory_max_bytes`` of memory (0: without this). ``large``
+    are pairs of a backend and a number of records, which only a night tries: without a limit, and with a quarter of
+    their keys and values as memory.
     """
 
     records: tuple[int, ...] = (1_000_000,)
     backends: tuple[str, ...] | None = None
     value_bytes: int = 100
-    large_backends: tuple[str, ...] = ()
-    large_records: tuple[int, ...] = ()
+    large: tuple[tuple[str, int], ...] = ()
+    limited_backends: tuple[str, ...] = ()
     limited_records: int = LIMITED_RECORDS
     limited_value_bytes: int = LIMITED_VALUE_BYTES
     memory_max_bytes: int = 0
@@ -119,33 +120,39 @@ class ScaleGrid(Grid):
     sizes = MappingProxyType(
         {
             # A process alone takes more memory than these records.
-            SMOKE: {"records": cut_to(10_000), "large_records": set_to(()), "memory_max_bytes": set_to(0)},
-            DEFAULT: {"large_records": set_to(())},
+            SMOKE: {"records": cut_to(10_000), "large": set_to(()), "memory_max_bytes": set_to(0)},
+            DEFAULT: {"large": set_to(())},
         }
     )
-    above_0 = ("seeds", "records", "value_bytes", "large_records", "limited_records", "limited_value_bytes")
+    above_0 = ("seeds", "records", "value_bytes", "limited_records", "limited_value_bytes")
 
     def trials(self, seed: int) -> list[ScaleTrial]:
         """Return a trial for each size and backend. Raises: ConfigError for an unknown name, and for a senseless size.
 
-        Those with a limit on memory come after ``records``.
+        The largest come last, those with a limit on memory after the others.
         """
         persistent = [name for name, each in backends().items() if each.persistent]
         names = full_names(persistent if self.backends is None else self.backends)
-        large = full_names(self.large_backends)
         trials = [ScaleTrial(name, records, seed, self.value_bytes) for records in self.records for name in names]
         if self.memory_max_bytes:
             limited = (self.limited_records, seed, self.limited_value_bytes, self.memory_max_bytes)
-            trials += [ScaleTrial(name, *limited) for name in large]
-        trials += [ScaleTrial(name, each, seed, self.value_bytes) for each in self.large_records for name in large]
-        return trials
+            trials += [ScaleTrial(name, *limited) for name in full_names(self.limited_backends)]
+        large = [ScaleTrial(backend_named(name).name, each, seed, self.value_bytes) for name, each in self.large]
+        return [*trials, *large, *(replace(each, memory_max_bytes=each.state_bytes // LIMIT_TIMES) for each in large)]
 
 
+LARGE = (
+    ("rocksdb", 10_000_000),
+    ("sqlite", 10_000_000),
+    ("rocksdb", 50_000_000),
+    ("lmdb", 50_000_000),
+    ("rocksdb", 100_000_000),
+)
 SIZES: Mapping[str, ScaleGrid] = MappingProxyType(
     {
         SMOKE: ScaleGrid(records=(20_000,)),
         DEFAULT: ScaleGrid(),
-        NIGHT: ScaleGrid(large_records=(10_000_000, 50_000_000), memory_max_bytes=LIMITED_MEMORY_BYTES),
+        NIGHT: ScaleGrid(large=LARGE, memory_max_bytes=LIMITED_MEMORY_BYTES),
     }
 )
 
@@ -295,7 +302,7 @@ REPORT = Report(
 
 
 class Scale(Experiment[ScaleTrial]):
-    """Speeds, memory and disk of stores with up to 50,000,000 records."""
+    """Speeds, memory and disk of stores with up to 100,000,000 records."""
 
     name = "scale"
     title = "stores of many records"
@@ -344,7 +351,9 @@ class Scale(Experiment[ScaleTrial]):
     def plan(self, request: Request) -> list[ScaleTrial]:
         """Return a trial for each size of the profile, with the indexed batch of each engine that has files."""
         names = tuple(name for name in request.among(ALIASES.values()) if backends()[name].persistent)
-        size = replace(SIZES[request.profile], backends=names, large_backends=names)
+        size = SIZES[request.profile]
+        large = tuple((name, each) for name, each in size.large if ALIASES[name] in names)
+        size = replace(size, backends=names, limited_backends=names, large=large)
         return size.plan(request.seed) if names else []
 
     def cost_s(self, trial: ScaleTrial) -> float:
