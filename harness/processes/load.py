@@ -135,6 +135,7 @@ def is_busy(row: Mapping[str, Any]) -> bool:
 
 
 _PAIRS = 4_000
+TURN_EVERY_S = 0.05
 SPEED_UNIT = 1e6
 """The pairs per second of a machine whose times are left as they are."""
 
@@ -149,8 +150,16 @@ class SpeedMeter:
     def __init__(self) -> None:
         self._numbers = Random(1).sample(range(1 << 40), _PAIRS)
         self._turns = 0
-        self.cpu_s = 0.0
-        """The CPU time of all turns."""
+        self._next_s = 0.0
+        self.cpu_s = self.wall_s = 0.0
+        """The time of all turns."""
+
+    def turn_if_due(self) -> None:
+        """Do the fixed work once if the last turn was ``TURN_EVERY_S`` ago, and at first."""
+        if (began_s := perf_counter()) >= self._next_s:
+            self.turn()
+            self._next_s = (ended_s := perf_counter()) + TURN_EVERY_S
+            self.wall_s += ended_s - began_s
 
     def turn(self) -> float:
         """Do the fixed work once, and return the pairs per second of this turn."""

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from time import monotonic, perf_counter, process_time
+from time import monotonic
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from harness.experiments.kafka.timed import Timed
 from harness.experiments.kafka.trial import EVENTS_TOPIC, WARM_UP_SHARE, checksum_of, workload_of
+from harness.processes.load import SpeedMeter
 from stores.changelog.interface import Record
 
 _PIECE = 500
@@ -78,8 +80,8 @@ class Loop:
         """Send an output, to the partition of its key."""
         self._send(topic, key, value, _OF_KEY)
 
-    def run(self, records: int) -> int:
-        """Process so many records, and commit."""
+    def run(self, records: int, meter: SpeedMeter | None = None) -> int:
+        """Process so many records, and commit. ``meter`` takes turns."""
         count = 0
         while count < records:
             first = self._consumer.poll(_WAIT_S)
@@ -91,6 +93,8 @@ class Loop:
                 if monotonic() >= self._commit_at:
                     self._commit()
             count += len(messages)
+            if meter is not None:
+                meter.turn_if_due()
         self._commit()
         return count
 
@@ -133,8 +137,7 @@ def measured(
     """Return the figures as ``tasks.measured`` does."""
     loop = Loop(address, application, workload, partitions, commit_interval_ms)
     warm = loop.run(events // WARM_UP_SHARE)
-    cpu_began, began = process_time(), perf_counter()
-    count = loop.run(events - warm)
-    seconds, cpu_s = perf_counter() - began, process_time() - cpu_began
+    with Timed() as timed:
+        count = loop.run(events - warm, timed.meter)
     pairs = (pair for stores in loop.stores for store in stores.values() for pair in store.pairs.items())
-    return {"records": count, "seconds": seconds, "cpu_s": cpu_s, **checksum_of(pairs)}
+    return {"records": count, **timed.figures(), **checksum_of(pairs)}

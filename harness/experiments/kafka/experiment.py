@@ -91,7 +91,8 @@ They are for backends over Kafka only: the embedded changelog does other work th
 
 
 _SPEED = "ours.records / ours.seconds / (theirs.records / theirs.seconds)"
-_CPU = "ours.records / ours.cpu_s / (theirs.records / theirs.cpu_s)"
+_CPU = """ours.records / ours.cpu_s / (theirs.records / theirs.cpu_s)
+    * coalesce(theirs.machine_speed / ours.machine_speed, 1)"""
 _BUSY = f"{busy('ours')} or {busy('theirs')}"
 _AT_LEAST_OF_BATCHES = " ".join(
     f"when ours.commit_interval_ms = {interval_ms} then iif(theirs.subject = '{BARE}', {goals[BARE]}, {goals[STREAMS]})"
@@ -259,6 +260,7 @@ class Kafka(Experiment[KafkaTrial]):
             "records": int,
             "seconds": float,
             "cpu_s": float,
+            "machine_speed": float,
             "entries": int,
             "checksum": str,
             **dict.fromkeys(LOAD_COLUMNS, float),

@@ -11,10 +11,11 @@ from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 from threading import Event, Thread
-from time import perf_counter, process_time
+from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
 
+from harness.experiments.kafka.timed import Timed
 from harness.experiments.kafka.trial import (
     BATCHES,
     EMBEDDED,
@@ -25,6 +26,7 @@ from harness.experiments.kafka.trial import (
     workload_of,
 )
 from harness.processes.child import FIGURES_FILE, MeasurementFailedError, write_figures
+from harness.processes.load import SpeedMeter
 from harness.workloads.workload import plain_pairs, records_of
 from stores.changelog.interface import Changelog, Record
 from stores.changelog.sqlite import SqliteChangelog
@@ -75,12 +77,11 @@ def measured(
             for partition in range(partitions)
         ]
         warm = _run(tasks, events // WARM_UP_SHARE)
-        cpu_began, began = process_time(), perf_counter()
-        count = _run(tasks, events - warm)
-        seconds, cpu_s = perf_counter() - began, process_time() - cpu_began
+        with Timed() as timed:
+            count = _run(tasks, events - warm, timed.meter)
         stores = ((kinds.get(store), task.store(store)) for task in tasks for store in work.store_names)
         pairs = chain.from_iterable(plain_pairs(kind, store) for kind, store in stores)
-        return {"records": count, "seconds": seconds, "cpu_s": cpu_s, **checksum_of(pairs)}
+        return {"records": count, **timed.figures(), **checksum_of(pairs)}
 
 
 def _changelog(kind: str, address: str, folder: Path) -> Changelog:
@@ -91,13 +92,15 @@ def _changelog(kind: str, address: str, folder: Path) -> Changelog:
     return KafkaChangelog({"bootstrap.servers": address})
 
 
-def _run(tasks: list[StreamTask], records: int) -> int:
-    """Let the tasks take turns until they have processed so many records together, and commit."""
+def _run(tasks: list[StreamTask], records: int, meter: SpeedMeter | None = None) -> int:
+    """Let the tasks take turns until they have processed so many records together, and commit. So does ``meter``."""
     count, turn = 0, _TURN_RECORDS if len(tasks) == 1 else _TURN_RECORDS // 5
     while count < records:
         before = count
         for task in tasks:
             count += task.run(min(turn, records - count))
+            if meter is not None:
+                meter.turn_if_due()
         assert count > before, "the topic has fewer records"
     for task in tasks:
         task.commit()

@@ -201,7 +201,6 @@ LATENCY_DIGITS = 3
 """The number of correct digits of percentiles, up to an hour."""
 WARM_UP_EVENTS_MAX = 10_000
 _CHUNK_EVENTS = 1_000
-_TURN_EVERY_NS = 50_000_000
 LOG_COMMITTED = "task.after_log_commit"
 
 
@@ -231,7 +230,7 @@ class Stopwatch:
 
     def run(self, records: Iterator[Record], every: int, meter: SpeedMeter | None = None) -> None:
         """Process all records, with a commit after ``every`` of them and at the end. ``meter`` takes turns."""
-        staged, next_turn_ns = 0, 0
+        staged = 0
         while chunk := list(islice(records, min(every - staged, _CHUNK_EVENTS))):
             with self._timed():
                 self._process(chunk)
@@ -240,9 +239,8 @@ class Stopwatch:
             if staged == every:
                 self._commit()
                 staged = 0
-            if meter is not None and self.busy_ns >= next_turn_ns:
-                meter.turn()
-                next_turn_ns = self.busy_ns + _TURN_EVERY_NS
+            if meter is not None:
+                meter.turn_if_due()
         if staged:
             self._commit()
 
