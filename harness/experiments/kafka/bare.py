@@ -12,7 +12,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from harness.experiments.kafka.timed import Timed
+from harness.experiments.kafka.timed_side import TimedSide
 from harness.experiments.kafka.trial import EVENTS_TOPIC, WARM_UP_SHARE, checksum_of, workload_of
 from harness.processes.load import SpeedMeter
 from stores.changelog.interface import Record
@@ -137,7 +137,7 @@ def measured(
     """Return the figures as ``tasks.measured`` does."""
     loop = Loop(address, application, workload, partitions, commit_interval_ms)
     warm = loop.run(events // WARM_UP_SHARE)
-    with Timed() as timed:
+    with TimedSide() as timed:
         count = loop.run(events - warm, timed.meter)
     pairs = (pair for stores in loop.stores for store in stores.values() for pair in store.pairs.items())
     return {"records": count, **timed.figures(), **checksum_of(pairs)}

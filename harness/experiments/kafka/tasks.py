@@ -15,7 +15,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
 
-from harness.experiments.kafka.timed import Timed
+from harness.experiments.kafka.timed_side import TimedSide
 from harness.experiments.kafka.trial import (
     BATCHES,
     EMBEDDED,
@@ -77,7 +77,7 @@ def measured(
             for partition in range(partitions)
         ]
         warm = _run(tasks, events // WARM_UP_SHARE)
-        with Timed() as timed:
+        with TimedSide() as timed:
             count = _run(tasks, events - warm, timed.meter)
         stores = ((kinds.get(store), task.store(store)) for task in tasks for store in work.store_names)
         pairs = chain.from_iterable(plain_pairs(kind, store) for kind, store in stores)

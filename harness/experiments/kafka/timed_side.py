@@ -9,7 +9,7 @@ from typing import Self
 from harness.processes.load import SpeedMeter
 
 
-class Timed:
+class TimedSide:
     """The times of a ``with`` block, in which ``meter`` takes turns."""
 
     def __init__(self) -> None:
