@@ -268,10 +268,8 @@ class Engine(ABC):
         raise ConfigError(f"the engine {self.name!r} has no snapshots of its files: choose another engine")
 
     def capture_changes(self, folder: Path, runs: Sequence[ChangedKeys]) -> Capture:
-        """Begin to copy what has changed in ``runs``, which follow each other up to the last commit, to ``folder``.
-
-        Only with ``captures_changes``, and one data family. Otherwise as ``capture``.
-        """
+        """Begin to copy the changes of ``runs``, which follow each other up to the last commit, to ``folder``, as
+        ``capture``. Only with ``captures_changes``, and one data family."""
         raise ConfigError(f"the engine {self.name!r} has no snapshots of its changes: choose another engine")
 
     def note_changes(self, keys: Collection[bytes], ranges: Iterable[Bounds]) -> None:

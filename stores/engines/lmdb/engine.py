@@ -11,9 +11,8 @@ LMDB has no checksums. With ``checksums`` each value is followed by one of key a
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Container, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import repeat
 from pathlib import Path
 from threading import RLock
@@ -37,14 +36,14 @@ from stores.engines.lmdb.environment import (
     is_doubtful,
     reading_error,
     repack,
+    replacing,
     writing_error,
 )
 from stores.engines.lmdb.file import DATA_FILE, check_structure
 from stores.engines.lmdb.meta_pages import check_closed_meta_pages
 from stores.engines.lmdb.transaction import LmdbScan, LmdbSnapshot, LmdbTransaction, ReadTransaction, delete_range
 from stores.engines.snapshots import SharedSnapshots, Snapshot
-from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError, damaged
-from stores.files.plain_files import sync_folder, sync_tree
+from stores.errors import CommitFailedError, StoreError, StoreUnavailableError, damaged
 from stores.interface import Durability
 from stores.ordered import ScanRange
 
@@ -169,27 +168,8 @@ class LmdbEngine(TransactionalEngine):
 
     @classmethod
     def compact(cls, path: Path, options: Mapping[str, object]) -> None:
-        fresh = path.with_name(path.name + ".flush")
-        shutil.rmtree(fresh, ignore_errors=True)
-        fresh.mkdir()
-        try:
-            engine = cls.open_read_only(path, live=False)
-            try:
-                repack(engine._env, fresh)
-            finally:
-                engine.close()
-            sync_tree(fresh)
-            os.replace(fresh / DATA_FILE, path / DATA_FILE)
-            sync_folder(path)
-        except lmdb.Error as error:
-            translated = reading_error(error)
-            if isinstance(translated, StoreCorruptedError):
-                raise translated from error
-            raise StoreUnavailableError(f"{path} can't be compacted: {error}. Make room there") from error
-        except OSError as error:
-            raise StoreUnavailableError(f"{path} can't be compacted: {error.strerror}. Make room there") from error
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
+        with replacing(path) as fresh, closing(cls.open_read_only(path, live=False)) as engine:
+            repack(engine._env, fresh)
 
     @classmethod
     def check_closed(cls, path: Path) -> None:

@@ -20,6 +20,7 @@ import lmdb
 
 from stores.engines.engine import UnwritableError, take
 from stores.engines.lmdb.file import (
+    DATA_FILE,
     LOCK_FILE,
     are_doubtful,
     check_length,
@@ -36,6 +37,7 @@ from stores.errors import (
     damaged,
     must_reopen,
 )
+from stores.files.plain_files import sync_folder, sync_tree
 from stores.interface import Durability
 from stores.process import descriptors_lacking
 
@@ -181,6 +183,31 @@ def repack(env: Any, folder: Path) -> None:
                     raise damaged(f"{env.path()} has other records than LMDB has counted")
     finally:
         copy.close()
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Return a new folder for a block that writes an environment there, which then replaces the one in ``path``.
+
+    Raises: StoreCorruptedError, StoreUnavailableError, for errors of LMDB and the system in the block.
+    """
+    fresh = path.with_name(path.name + ".flush")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir()
+    try:
+        yield fresh
+        sync_tree(fresh)
+        os.replace(fresh / DATA_FILE, path / DATA_FILE)
+        sync_folder(path)
+    except lmdb.Error as error:
+        translated = reading_error(error)
+        if isinstance(translated, StoreCorruptedError):
+            raise translated from error
+        raise StoreUnavailableError(f"{path} can't be compacted: {error}. Make room there") from error
+    except OSError as error:
+        raise StoreUnavailableError(f"{path} can't be compacted: {error.strerror}. Make room there") from error
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
 
 
 def is_doubtful(path: Path) -> bool:
