@@ -151,30 +151,39 @@ class SpeedMeter:
         self._numbers = Random(1).sample(range(1 << 40), _PAIRS)
         self._turns = 0
         self._next_s = 0.0
-        self.cpu_s = self.wall_s = 0.0
-        """The time of all turns."""
+        self.wall_s = self.cpu_s = 0.0
+        """The time of all turns, on both clocks."""
 
     def turn_if_due(self) -> None:
         """Do the fixed work once if the last turn was ``TURN_EVERY_S`` ago, and at first."""
-        if (began_s := perf_counter()) >= self._next_s:
+        if perf_counter() >= self._next_s:
             self.turn()
-            self._next_s = (ended_s := perf_counter()) + TURN_EVERY_S
-            self.wall_s += ended_s - began_s
+            self._next_s = perf_counter() + TURN_EVERY_S
 
     def turn(self) -> float:
         """Do the fixed work once, and return the pairs per second of this turn."""
-        began = thread_time()
+        began_s, began = perf_counter(), thread_time()
         pairs = {number.to_bytes(16): b"%0100d" % number for number in self._numbers}
         checksum = 0
         for key in sorted(pairs):
             checksum = crc32(pairs[key], checksum)
         self.cpu_s += (took_s := thread_time() - began)
+        self.wall_s += perf_counter() - began_s
         self._turns += 1
         return _PAIRS / took_s
 
     def pairs_per_s(self) -> float | None:
         """Return the pairs per second of all turns; None if there was none."""
         return self._turns * _PAIRS / self.cpu_s if self._turns else None
+
+    def columns_since(self, began: Clocks) -> dict[str, float | None]:
+        """Return the seconds since ``began`` without the turns, those of CPU time, and the speed."""
+        wall_s, cpu_s = seconds_since(began)
+        return {
+            "seconds": wall_s - self.wall_s,
+            "cpu_s": cpu_s - self.cpu_s,
+            "machine_speed": self.pairs_per_s(),
+        }
 
 
 def tree_cpu_s() -> float:

@@ -144,6 +144,13 @@ def test_ratios_are_those_of_the_same_round_and_the_embedded_changelog_has_none(
     assert (found[STREAMS]["ratio"], found[STREAMS]["at_least"], found[STREAMS]["repeats"]) == (2.0, 1.3, 1)
 
 
+def test_ratios_of_cpu_times_are_at_one_speed_of_the_processor_if_both_sides_know_theirs() -> None:
+    rows = [row(DEFAULT, 4.0, 1, machine_speed=5e5), row(BARE, 1.0, 1, machine_speed=1e6), row(STREAMS, 8.0, 1)]
+    found = {ratio["yardstick"]: ratio for ratio in Kafka().finish([], rows, Claim(""))[len(rows) :]}
+    assert (found[BARE]["ratio"], found[BARE]["cpu_ratio"]) == (0.25, 0.5)
+    assert (found[STREAMS]["ratio"], found[STREAMS]["cpu_ratio"]) == (2.0, 2.0)
+
+
 @pytest.mark.parametrize(("interval_ms", "at_least"), [(100, (0.8, 2.0)), (1_000, (1.0, 2.5)), (30_000, (None, None))])
 def test_batches_have_ratios_and_goals_of_their_own(
     interval_ms: int, at_least: tuple[float | None, float | None]

@@ -20,7 +20,7 @@ from harness.experiments.throughput.experiment import Throughput, throughput_row
 from harness.experiments.throughput.measurement import Configuration, Stopwatch, histogram, read_pairs, write_pairs
 from harness.experiments.throughput.plan import ThroughputGrid as Grid
 from harness.experiments.throughput.plan import ThroughputTrial, throughput_trials
-from harness.processes.load import SPEED_UNIT, LoadWatch, SpeedMeter, cpu_times, is_busy, waited_ns
+from harness.processes.load import SPEED_UNIT, LoadWatch, SpeedMeter, clocks, cpu_times, is_busy, waited_ns
 from harness.progress import ProgressFile, note_progress
 from harness.report.figures import rounds
 from stores.changelog.interface import Record
@@ -84,6 +84,16 @@ def test_a_speed_is_measured_in_turns_whose_time_is_in_no_figure() -> None:
     assert together is not None
     assert min(first, second) <= together <= max(first, second)
     assert 0 < meter.cpu_s <= process_time()
+    assert meter.wall_s >= 0.5 * meter.cpu_s
+    began = clocks()
+    meter = SpeedMeter()
+    meter.turn_if_due()
+    meter.turn_if_due()  # It is not due again.
+    meter.wall_s, meter.cpu_s = meter.wall_s + 10.0, meter.cpu_s + 20.0
+    columns = meter.columns_since(began)
+    assert columns["machine_speed"] == meter.pairs_per_s()
+    assert -10.0 < (columns["seconds"] or 0.0) < 0.0
+    assert -20.0 < (columns["cpu_s"] or 0.0) < -10.0
     given = [figures(cpu_s=2.0, fixed_cpu_s=0.5, machine_speed=1.0), figures(seconds=3.0, machine_speed=2.0)]
     row = throughput_row(CONFIGURATION, given, "equal")
     assert (row["cpu_s"], row["machine_speed"], row["cpu_per_wall"]) == (3.5, 2.0, 1.6)

@@ -14,6 +14,7 @@ import pytest
 from harness.experiments.throughput import measurement
 from harness.experiments.throughput.experiment import run
 from harness.experiments.throughput.measurement import Configuration, PartitionWork, read_pairs, write_pairs
+from harness.experiments.throughput.record_parts import PARTS
 from harness.processes.child import ARGUMENTS_FILE, MeasurementFailedError, figures_in, write_figures
 from harness.workloads.tasks import Count
 from stores.interface import Durability
@@ -82,6 +83,15 @@ def test_the_state_after_some_laps_has_counted_each_event_in_every_lap(tmp_path:
     assert {key: int.from_bytes(value[:8], "big") for key, value in state.items()} == {
         key: 3 * int.from_bytes(value[:8], "big") for key, value in counted(EVENTS).items()
     }
+
+
+def test_the_parts_of_a_record_are_measured_in_the_first_two_rounds(tmp_path: Path) -> None:
+    found = []
+    for number in range(4):
+        work = work_of(tmp_path, "memory-indexed-batch", events=10)
+        found.append(run(replace(work, configuration=replace(work.configuration, repeat=number))))
+    assert [PARTS[0] in each for each in found] == [True, True, False, False]
+    assert all(each["open_after_kill_s"] > 0 for each in found)
 
 
 def test_the_partitions_meet_between_the_processes_and_also_if_the_first_one_fails(tmp_path: Path) -> None:

@@ -12,9 +12,8 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from harness.experiments.kafka.timed_side import TimedSide
 from harness.experiments.kafka.trial import EVENTS_TOPIC, WARM_UP_SHARE, checksum_of, workload_of
-from harness.processes.load import SpeedMeter
+from harness.processes.load import SpeedMeter, clocks
 from stores.changelog.interface import Record
 
 _PIECE = 500
@@ -137,7 +136,8 @@ def measured(
     """Return the figures as ``tasks.measured`` does."""
     loop = Loop(address, application, workload, partitions, commit_interval_ms)
     warm = loop.run(events // WARM_UP_SHARE)
-    with TimedSide() as timed:
-        count = loop.run(events - warm, timed.meter)
+    meter, began = SpeedMeter(), clocks()
+    count = loop.run(events - warm, meter)
+    figures = meter.columns_since(began)
     pairs = (pair for stores in loop.stores for store in stores.values() for pair in store.pairs.items())
-    return {"records": count, **timed.figures(), **checksum_of(pairs)}
+    return {"records": count, **figures, **checksum_of(pairs)}

@@ -15,7 +15,6 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
 
-from harness.experiments.kafka.timed_side import TimedSide
 from harness.experiments.kafka.trial import (
     BATCHES,
     EMBEDDED,
@@ -26,7 +25,7 @@ from harness.experiments.kafka.trial import (
     workload_of,
 )
 from harness.processes.child import FIGURES_FILE, MeasurementFailedError, write_figures
-from harness.processes.load import SpeedMeter
+from harness.processes.load import SpeedMeter, clocks
 from harness.workloads.workload import plain_pairs, records_of
 from stores.changelog.interface import Changelog, Record
 from stores.changelog.sqlite import SqliteChangelog
@@ -77,11 +76,12 @@ def measured(
             for partition in range(partitions)
         ]
         warm = _run(tasks, events // WARM_UP_SHARE)
-        with TimedSide() as timed:
-            count = _run(tasks, events - warm, timed.meter)
+        meter, began = SpeedMeter(), clocks()
+        count = _run(tasks, events - warm, meter)
+        figures = meter.columns_since(began)
         stores = ((kinds.get(store), task.store(store)) for task in tasks for store in work.store_names)
         pairs = chain.from_iterable(plain_pairs(kind, store) for kind, store in stores)
-        return {"records": count, **timed.figures(), **checksum_of(pairs)}
+        return {"records": count, **figures, **checksum_of(pairs)}
 
 
 def _changelog(kind: str, address: str, folder: Path) -> Changelog:
