@@ -75,7 +75,10 @@ RESULTS: dict[str, set[Found]] = {
     "unchecked-version": {Found.PHANTOM, Found.TORN, Found.LEAKED_EXCEPTION, Found.DEADLY, Found.REFUSED},
 }
 """The results that may detect each mutant."""
-QUICKEST = dict.fromkeys(("unsynced-spill", "unsynced-spill-folders", "offsets-before-copy"), "lmdb-indexed-batch")
+QUICKEST = {
+    **dict.fromkeys(("unsynced-spill", "unsynced-spill-folders", "offsets-before-copy"), "lmdb-indexed-batch"),
+    "import-noted-first": "offset-import",
+}
 """The subject in which it takes the fewest states, where that is not the last one."""
 
 
@@ -99,7 +102,7 @@ def detected_in(commit: int, mutant: str, subject: str, fork_server: ForkServer)
 
 
 LONG = {
-    *("swapped-without-note", "layout-noted-last", "import-noted-first", "punctuated-outside", "stepped-offset-first"),
+    *("swapped-without-note", "layout-noted-last", "punctuated-outside", "stepped-offset-first"),
     *("decided-before-record", "one-offset-for-all", "unsynced-spill", "unsynced-spill-folders"),
 }
 """The mutants that take the most trials."""

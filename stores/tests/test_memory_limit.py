@@ -32,6 +32,7 @@ from stores.strategies.store import Store
 from stores.tasks import GlobalStore, GlobalStores
 from stores.tasks.stores import log_follower
 from stores.tests.memory_of_arenas import ARENAS, in_process
+from stores.tests.rocksdb_options import options_in_use
 from stores.tests.tasks.global_topic import TOPIC, say
 from stores.worker import Application, Processor
 from stores.worker.settings import WorkerSettings
@@ -157,13 +158,10 @@ def test_rocksdb_stores_share_the_part_of_engines_with_their_indexes_in_it(tmp_p
 def test_rocksdb_has_indexes_in_its_cache_and_smaller_write_buffers_with_a_limit(
     tmp_path: Path, limit: int | None, is_cached: bool, buffer_bytes: int
 ) -> None:
-    """RocksDB writes the options that it uses into a file."""
     with StoreConfig(memory_max_bytes=limit).open(tmp_path / "s") as store:
         store.put(b"k", b"v")
         store.commit()
-        options = max((tmp_path / "s" / "data").glob("OPTIONS-*")).read_text()
-    # The first column family has the records.
-    used = dict(line.strip().split("=", 1) for line in reversed(options.splitlines()) if "=" in line)
+        used = options_in_use(tmp_path / "s")
     for name in ("cache_index_and_filter_blocks", "partition_filters"):
         assert used[name] == str(is_cached).lower()
     assert used["write_buffer_size"] == str(buffer_bytes)

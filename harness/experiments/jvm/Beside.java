@@ -307,6 +307,7 @@ public final class Beside {
                 .setWriteBufferManager(buffers)
                 .setTableCacheNumshardbits(0)
                 .setMaxFileOpeningThreads(number("max_file_opening_threads"))
+                .setMaxBackgroundJobs(number("max_background_jobs"))
                 .setKeepLogFileNum(1)
                 .setStatsDumpPeriodSec(0)
                 .setStatsPersistPeriodSec(0);

@@ -76,6 +76,7 @@ def database_options(settings: Mapping[str, object]) -> Options:
     options.set_compaction_style(DBCompactionStyle.universal())
     options.set_compression_type(DBCompressionType.none())
     options.set_max_file_opening_threads(number["max_file_opening_threads"])
+    options.set_max_background_jobs(number["max_background_jobs"])
     options.set_level_zero_file_num_compaction_trigger(number["level_zero_file_num_compaction_trigger"])
     # Keep RocksDB's messages (its file LOG) short: without its statistics, which it writes every ten minutes.
     options.set_keep_log_file_num(1)

@@ -25,6 +25,7 @@ from stores.engines.rocksdb.scan import RocksDBScan, RocksDBSnapshot
 from stores.ordered import ScanRange
 from stores.strategies.indexed_batch import AFTER_WRITE, BEFORE_WRITE
 from stores.strategies.store import Store
+from stores.tests.rocksdb_options import options_in_use
 from stores.tests.store_process import StoreProcess
 
 LOG, INPUT = TopicPartition("changelog", 0), TopicPartition("input", 0)
@@ -52,6 +53,23 @@ def families(path: Path) -> dict[str, dict[bytes, bytes]]:
     families_content: dict[str, dict[Any, Any]] = {name: dict(db.get_column_family(name).items()) for name in names}
     db.close()
     return families_content
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("max_background_jobs", 5),
+        ("max_file_opening_threads", 2),
+        ("level_zero_file_num_compaction_trigger", 7),
+        ("max_write_buffer_number", 6),
+        ("write_buffer_size_bytes", 1 << 20),
+    ],
+)
+def test_rocksdb_gets_the_options_of_a_store_and_their_defaults(path: Path, name: str, given: int) -> None:
+    in_file = name.replace("level_zero", "level0").removesuffix("_bytes")
+    for options, wanted in (({name: given}, given), ({}, engine.RocksDBEngine.options[name])):
+        with open_store(INDEXED, path, options=options):
+            assert options_in_use(path)[in_file] == str(wanted)
 
 
 @pytest.mark.parametrize("backend", [INDEXED, "rocksdb-direct", "rocksdb-dual-store"])

@@ -129,6 +129,7 @@ PRESSURE: Mapping[str, object] = {
     "map_size_bytes": 16 << 20,
     "block_cache_size_bytes": 1 << 20,
     "max_file_opening_threads": 1,
+    "max_background_jobs": 2,
 }
 """Options that make the engines and strategies that have them flush, compact, checkpoint and spill in a few commits."""
 _SPILLS = "staging_buffer_bytes"
