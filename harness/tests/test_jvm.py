@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 from collections import Counter
-from dataclasses import asdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,11 @@ import pytest
 
 from harness import run
 from harness.experiment import Claim, Request, TrialWorker
-from harness.experiments.jvm import ours
+from harness.experiments.jvm import experiment, ours
 from harness.experiments.jvm.experiment import MANY, OURS, SHAPES, WORK, Jvm, JvmTrial, jvm_figures, missing_jdk
 from harness.experiments.jvm.ours import JvmLoad
+from harness.processes.apart import NoMemoryLimitError
+from harness.processes.child import MeasurementFailedError
 from harness.processes.spark_cluster import QUICK_JVM
 from stores.errors import ConfigError
 from stores.tests.test_java import fake_java
@@ -70,18 +74,50 @@ def test_a_store_and_each_shape_of_the_jvm_end_with_the_same_data(tmp_path: Path
 
 
 @needs_jdk
-@pytest.mark.parametrize(("distribution", "shape"), [("fresh", "indexed-batch"), ("uniform", "map-and-batch")])
-def test_both_sides_do_the_same_work_with_the_same_options(tmp_path: Path, distribution: str, shape: str) -> None:
-    arguments = asdict(JvmTrial(distribution, 30, **SMALL))
+@pytest.mark.parametrize(
+    ("distribution", "shape", "limit"),
+    [("fresh", "indexed-batch", 0), ("uniform", "map-and-batch", 0), ("uniform", "map-and-batch", 1 << 30)],
+)
+def test_both_sides_do_the_same_work_with_the_same_options(
+    tmp_path: Path, distribution: str, shape: str, limit: int
+) -> None:
+    trial = JvmTrial(distribution, 30, memory_max_bytes=limit, **SMALL)
     for name in ("ours", "theirs"):
         (tmp_path / name).mkdir()
-    own = ours.measured(OURS, **arguments, folder=tmp_path / "ours")
-    other = jvm_figures(tmp_path / "theirs", {**arguments, "shape": shape})
+    own = ours.measured(OURS, **trial.work, options=trial.options, folder=tmp_path / "ours")
+    other = jvm_figures(tmp_path / "theirs", {**trial.work, **trial.options, "shape": shape})
     assert own["entries"] == (800 if distribution == "fresh" else 50)
     assert (own["entries"], own["checksum"]) == (other["entries"], other["checksum"])
     options = options_of(tmp_path / "ours")
     assert options["CFOptions default"]["write_buffer_size"] == str(16 << 20)
+    assert options["TableOptions/BlockBasedTable default"]["partition_filters"] == str(bool(limit)).lower()
     assert options == options_of(tmp_path / "theirs")
+
+
+@needs_jdk
+def test_a_limit_on_memory_is_that_of_each_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without cgroups: the group is a folder, whose file names the process that entered last."""
+    entered: list[int] = []
+
+    @contextlib.contextmanager
+    def group(num_bytes: int) -> Iterator[Path]:
+        (tmp_path / "cgroup.procs").touch()
+        yield tmp_path
+        entered.append(int((tmp_path / "cgroup.procs").read_text()))
+
+    monkeypatch.setattr(experiment, "memory_limit", group)
+    rows = list(Jvm().run(JvmTrial("uniform", 30, memory_max_bytes=1 << 30, **SMALL), TrialWorker(tmp_path)))
+    assert len(rows) == len(entered) == len({*entered, os.getpid()}) - 1
+    assert len({row["checksum"] for row in rows}) == 1
+
+
+def test_where_no_memory_can_be_limited_the_trial_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(num_bytes: int) -> None:
+        raise NoMemoryLimitError("no cgroup can be made")
+
+    monkeypatch.setattr(experiment, "memory_limit", refuse)
+    with pytest.raises(MeasurementFailedError, match="no cgroup can be made"):
+        list(Jvm().run(JvmTrial("uniform", 30, memory_max_bytes=1 << 30, **SMALL), TrialWorker(tmp_path)))
 
 
 def options_of(folder: Path) -> dict[str, dict[str, str]]:
@@ -108,12 +144,14 @@ def test_any_part_of_the_load_can_be_generated_by_itself() -> None:
     load = JvmLoad(3)
     assert load.keys(0, 10)[4:] == load.keys(4, 6)
     assert load.values(0, 10)[4:] == load.values(4, 6)
-    assert load.drawn(0, 10, 7, "zipf")[4:] == load.drawn(4, 6, 7, "zipf")
+    assert load.drawn(0, 10, 7, "zipf")[4:].tolist() == load.drawn(4, 6, 7, "zipf").tolist()
+    numbers = load.drawn(0, 10, 7, "uniform")
+    assert load.keys_at(numbers) == [load.keys(0, 7)[number] for number in numbers]
     assert [len(load.keys(0, 1)[0]), len(load.values(0, 1)[0])] == [16, 100]
 
 
 def test_zipf_draws_the_first_key_twice_as_often_as_the_second() -> None:
-    drawn = Counter(JvmLoad(1).drawn(0, 100_000, 1_000, "zipf"))
+    drawn = Counter(JvmLoad(1).drawn(0, 100_000, 1_000, "zipf").tolist())
     assert 1.9 < drawn[0] / drawn[1] < 2.1
     assert max(drawn) < 1_000
 
@@ -163,7 +201,7 @@ def test_by_many_the_store_is_compared_by_itself_and_is_to_be_faster_at_any_size
 
 @pytest.mark.parametrize("distribution", ["fresh", "uniform", "zipf"])
 def test_both_forms_of_the_store_do_the_same_work(tmp_path: Path, distribution: str) -> None:
-    arguments = {**asdict(JvmTrial(distribution, 1_500, **SMALL)), "records": 3_000}
+    arguments = {**JvmTrial(distribution, 1_500, **SMALL).work, "records": 3_000}
     figures = []
     for many in (False, True):
         (tmp_path / f"{many}").mkdir()

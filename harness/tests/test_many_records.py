@@ -25,6 +25,7 @@ from harness.run import prove
 from harness.scenario import read_scenario, scenario_file
 from harness.tests.clock import Clock
 from stores.errors import ConfigError
+from stores.records import Serde, Window
 from stores.registry import backends, open_store
 
 RECORDS = 1_000
@@ -54,7 +55,37 @@ def test_every_backend_with_files_shows_all_that_was_put(tmp_path: Path, backend
     loaded = steps.load(tmp_path, **order)
     assert sum(count for count, _ in loaded["parts"]) == RECORDS
     assert loaded["bytes_on_disk"] > 100 * RECORDS
+    assert loaded["bytes_written"] > 116 * RECORDS
     assert steps.read(tmp_path, **order)["read_wrong"] == ""
+    assert steps.update(tmp_path, **order)["update_wrong"] == ""
+    kept = steps.windows(tmp_path, **order)
+    assert kept["window_wrong"] == ""
+    assert kept["window_bytes_kept"] == RECORDS // 10 // 4 * 116
+    assert kept["window_bytes_on_disk"] >= kept["window_bytes_kept"]
+
+
+def test_updates_that_read_another_value_are_found(tmp_path: Path) -> None:
+    steps.load(tmp_path, **ORDER)
+    with open_store("lmdb", tmp_path / STORE, name=STORE) as store:
+        for key in [key for key, _ in store.all()]:
+            changed(store, key)
+        store.commit()
+    assert "read another value" in steps.update(tmp_path, **ORDER)["update_wrong"]
+    # They have put the values again.
+    assert steps.update(tmp_path, **ORDER)["update_wrong"] == ""
+
+
+@pytest.mark.parametrize("times", [0.5, 2])
+def test_windows_that_are_kept_too_long_or_not_long_enough_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: float
+) -> None:
+    def kept_for_another_time(
+        key: Serde[bytes], value: Serde[bytes], size_ms: int, retention_ms: int
+    ) -> Window[bytes, bytes]:
+        return Window(key, value, size_ms, int(retention_ms * times))
+
+    monkeypatch.setattr(steps, "Window", kept_for_another_time)
+    assert "windows are left, not 25" in steps.windows(tmp_path, **ORDER)["window_wrong"]
 
 
 def test_a_compaction_that_fails_or_loses_a_record_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

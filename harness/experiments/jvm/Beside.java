@@ -25,6 +25,7 @@ import org.rocksdb.ColumnFamilyOptions;
 import org.rocksdb.CompactionStyle;
 import org.rocksdb.CompressionType;
 import org.rocksdb.DBOptions;
+import org.rocksdb.IndexType;
 import org.rocksdb.LRUCache;
 import org.rocksdb.ReadOptions;
 import org.rocksdb.RocksDB;
@@ -227,10 +228,8 @@ public final class Beside {
         int records = number("records"), perCommit = number("records_per_commit"), warmUp = number("warm_up_rounds");
         int keys = distribution.equals("fresh") ? 0 : number("keys");
         long[] zipfBounds = distribution.equals("zipf") ? Load.zipfBounds(keys) : null;
-        byte[][] updated = new byte[keys][];
         for (int at = 0; at < keys; at++) {
-            updated[at] = load.key(at);
-            shape.put(updated[at], load.value(at));
+            shape.put(load.key(at), load.value(at));
             if ((at + 1) % FILLED_AT_ONCE == 0 || at + 1 == keys) {
                 commit();
             }
@@ -241,7 +240,7 @@ public final class Beside {
         for (int round = 0; round < warmUp + number("rounds"); round++) {
             long first = (long) round * records;
             for (int at = 0; at < records; at++) {
-                chosen[at] = keys == 0 ? load.key(first + at) : updated[load.drawn(first + at, keys, zipfBounds)];
+                chosen[at] = load.key(keys == 0 ? first + at : load.drawn(first + at, keys, zipfBounds));
                 values[at] = load.value(keys + first + at);
             }
             System.gc();
@@ -324,10 +323,16 @@ public final class Beside {
     }
 
     private ColumnFamilyOptions family(Cache cache, long writeBufferBytes) {
+        BlockBasedTableConfig table =
+                new BlockBasedTableConfig().setBlockCache(cache).setFilterPolicy(new BloomFilter(10));
+        if (Boolean.parseBoolean(given.getProperty("cache_index_and_filter_blocks"))) {
+            table.setIndexType(IndexType.kTwoLevelIndexSearch)
+                    .setPartitionFilters(true)
+                    .setCacheIndexAndFilterBlocks(true)
+                    .setPinTopLevelIndexAndFilter(true);
+        }
         return new ColumnFamilyOptions()
-                .setTableFormatConfig(new BlockBasedTableConfig()
-                        .setBlockCache(cache)
-                        .setFilterPolicy(new BloomFilter(10)))
+                .setTableFormatConfig(table)
                 .setWriteBufferSize(writeBufferBytes)
                 .setMaxWriteBufferNumber(number("max_write_buffer_number"))
                 .setOptimizeFiltersForHits(true)

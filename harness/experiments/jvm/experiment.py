@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import subprocess
@@ -18,15 +19,18 @@ from harness.experiment import Experiment, Request, TrialPlacement, TrialWorker,
 from harness.experiments.jvm import ours
 from harness.experiments.jvm.ours import DISTRIBUTIONS
 from harness.folders import temporary_folder
-from harness.processes.child import FIGURES_FILE, figures_after, figures_apart, run_program
+from harness.processes.apart import NoMemoryLimitError, memory_limit
+from harness.processes.child import FIGURES_FILE, MeasurementFailedError, figures_after, figures_in, run_program
 from harness.processes.load import LOAD_COLUMNS, LoadWatch, load_columns
 from harness.report import text
 from harness.report.database import busy, ratio_columns
 from harness.report.listing import Column, Listing, Report
 from harness.report.rows import Row
+from stores.config import INDEXES_OPTION, SHARED_MEMORY_OPTION
 from stores.engines.rocksdb import RocksDBEngine
 from stores.errors import ConfigError
 from stores.java import find_java
+from stores.memory_limit import AvailableMemory, default_limit, parts_of
 
 SHAPES: Mapping[str, str] = {
     "map-and-batch": "a sorted map and a write batch",
@@ -39,7 +43,7 @@ HEAP = "-Xmx1g"
 OURS = "rocksdb-indexed-batch"
 MANY = f"{OURS} by many"
 """The store, which is given many records in a call."""
-DEADLINE_S = 300.0
+DEADLINE_S, DEADLINE_PER_KEY_S = 300.0, 2e-5
 JVM = "jvm-"
 """The prefix of the subjects in the JVM."""
 _LEVEL_SIZE = 100
@@ -170,6 +174,8 @@ class JvmTrial:
     rounds: int = 2
     keys: int = 100_000
     """The keys that there are before the first round, unless each record has a new one."""
+    memory_max_bytes: int = 0
+    """The limit on the memory of each process, page cache included; 0 for no limit."""
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a number that counts nothing, and for an unknown distribution."""
@@ -180,6 +186,26 @@ class JvmTrial:
             raise ConfigError(f"warm_up_rounds of a trial is 0 or more, not {self.warm_up_rounds}")
         if self.distribution not in DISTRIBUTIONS:
             raise ConfigError(f"no distribution {self.distribution!r}: there are {', '.join(DISTRIBUTIONS)}")
+        if self.memory_max_bytes < 0:
+            raise ConfigError(f"memory_max_bytes of a trial is 0 or more, not {self.memory_max_bytes}")
+
+    @property
+    def work(self) -> dict[str, Any]:
+        """The work of each side, as arguments by name."""
+        return {name: value for name, value in asdict(self).items() if name != "memory_max_bytes"}
+
+    @property
+    def options(self) -> Mapping[str, object]:
+        """The options of RocksDB that a limit on memory sets, as a worker with that memory sets them."""
+        if not self.memory_max_bytes:
+            return {}
+        limit = default_limit(AvailableMemory(self.memory_max_bytes, "the cgroup of the trial", True))
+        return {SHARED_MEMORY_OPTION: parts_of(limit).engine_bytes, INDEXES_OPTION: True}
+
+    @property
+    def deadline_s(self) -> float:
+        """The seconds after which a process is killed."""
+        return DEADLINE_S + DEADLINE_PER_KEY_S * self.keys
 
 
 class Jvm(Experiment[JvmTrial]):
@@ -231,10 +257,9 @@ class Jvm(Experiment[JvmTrial]):
 
     def run(self, trial: JvmTrial, worker: TrialWorker) -> Iterable[Row]:
         """Return rows for the store and one for each shape. Raises: ConfigError; MeasurementFailedError."""
-        arguments = asdict(trial)
         subjects = [OURS, MANY, *SHAPES]
         Random(replay.text_of(trial)).shuffle(subjects)
-        return [_row(trial, subject, arguments) for subject in subjects]
+        return [_row(trial, subject) for subject in subjects]
 
     def cost_s(self, trial: JvmTrial) -> float:
         """Return some seconds of five processes on an idle machine."""
@@ -246,15 +271,22 @@ class Jvm(Experiment[JvmTrial]):
         return f"{trial.distribution} keys, {trial.records_per_commit:,} per commit: {seconds}"
 
 
-def _row(trial: JvmTrial, subject: str, arguments: Mapping[str, Any]) -> Row:
+def _row(trial: JvmTrial, subject: str) -> Row:
     # The load is that of the whole process, with its start.
     watch = LoadWatch()
-    if subject in (OURS, MANY):
-        given = {**arguments, "backend": OURS, "many": subject == MANY}
-        figures = figures_apart(ours.measured, "jvm", given, DEADLINE_S)
-    else:
-        with temporary_folder("jvm") as folder:
-            figures = jvm_figures(folder, {**arguments, "shape": subject})
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(temporary_folder("jvm"))
+        group = None
+        if trial.memory_max_bytes:
+            try:
+                group = stack.enter_context(memory_limit(trial.memory_max_bytes))
+            except NoMemoryLimitError as error:
+                raise MeasurementFailedError(f"the limit on memory can't be set: {error}") from error
+        if subject in (OURS, MANY):
+            given = {**trial.work, "backend": OURS, "many": subject == MANY, "options": trial.options}
+            figures = figures_in(folder, ours.measured, given, trial.deadline_s, group=group)
+        else:
+            figures = jvm_figures(folder, {**trial.work, **trial.options, "shape": subject}, trial.deadline_s, group)
     load = watch.figures()
     return {
         "kind": "jvm",
@@ -284,20 +316,24 @@ def missing_jdk() -> str:
     return "" if _rocksdbjni() else "needs rocksdbjni among the jars of pyspark"
 
 
-def jvm_figures(folder: Path, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def jvm_figures(
+    folder: Path, arguments: Mapping[str, Any], deadline_s: float = DEADLINE_S, group: Path | None = None
+) -> dict[str, Any]:
     """Run a shape of the JVM with the database in ``folder``, and return its figures, which are those of ``ours``.
 
-    Raises: MeasurementFailedError.
+    ``group`` is a cgroup that it enters. Raises: MeasurementFailedError.
     """
     settings = folder / "given.properties"
     options = {**RocksDBEngine.options, **arguments, "store": folder / "store"}
     settings.write_text("".join(f"{name}={value}\n" for name, value in options.items()))
+    entering = [] if group is None else ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group / "cgroup.procs")]
     command = [
+        *entering,
         str(find_java().program), HEAP, f"-Djava.io.tmpdir={folder}", "-cp", str(_rocksdbjni()), str(PROGRAM),
         str(settings), str(folder / FIGURES_FILE),
     ]  # fmt: skip
-    ending = run_program(command, folder, DEADLINE_S, dict(os.environ))
-    return figures_after(ending, f"{PROGRAM.name} {arguments['shape']}", folder / FIGURES_FILE, DEADLINE_S)
+    ending = run_program(command, folder, deadline_s, dict(os.environ))
+    return figures_after(ending, f"{PROGRAM.name} {arguments['shape']}", folder / FIGURES_FILE, deadline_s)
 
 
 def _rocksdbjni() -> Path | None:

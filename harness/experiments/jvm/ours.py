@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import gc
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from time import perf_counter, process_time
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ _MASK = (1 << 64) - 1
 _ZIPF_UNIT = 1 << 32
 
 Words = NDArray[np.uint64]
+Integers = NDArray[np.int64]
 
 
 class JvmLoad:
@@ -47,27 +49,36 @@ class JvmLoad:
         """Return the keys with numbers from ``first`` on, in random order."""
         return self._pieces(_KEYS, first, count, _KEY_WORDS, KEY_BYTES)
 
+    def keys_at(self, numbers: Integers) -> list[bytes]:
+        """Return the keys with these numbers."""
+        places: Words = (numbers[:, np.newaxis] * _KEY_WORDS + np.arange(_KEY_WORDS)).astype(np.uint64)
+        block = self._words_at(_KEYS, places).astype(">u8").tobytes()
+        return [block[at : at + KEY_BYTES] for at in range(0, len(block), KEY_BYTES)]
+
     def values(self, first: int, count: int) -> list[bytes]:
         """Return the values with numbers from ``first`` on."""
         return self._pieces(_VALUES, first, count, _VALUE_WORDS, VALUE_BYTES)
 
-    def drawn(self, first: int, count: int, keys: int, distribution: str) -> list[int]:
+    def drawn(self, first: int, count: int, keys: int, distribution: str) -> Integers:
         """Return the numbers of keys below ``keys`` that the draws from ``first`` on choose."""
         draws = (self._words(_DRAWS, first, count) >> np.uint64(1)).astype(np.int64)
         if distribution == "uniform":
-            return [int(number) for number in draws % keys]
+            return draws % keys
         # Zipf's law with exponent 1 in whole numbers, which are the same in every language.
         bounds = np.cumsum(_ZIPF_UNIT // np.arange(1, keys + 1, dtype=np.int64))
-        return [int(number) for number in np.searchsorted(bounds, draws % bounds[-1], side="right")]
+        places: Integers = np.searchsorted(bounds, draws % bounds[-1], side="right")
+        return places
 
     def _pieces(self, stream: int, first: int, count: int, words: int, size: int) -> list[bytes]:
         block = self._words(stream, first * words, count * words).astype(">u8").tobytes()
         return [block[at : at + size] for at in range(0, len(block), 8 * words)]
 
     def _words(self, stream: int, first: int, count: int) -> Words:
+        return self._words_at(stream, np.arange(first, first + count, dtype=np.uint64))
+
+    def _words_at(self, stream: int, numbers: Words) -> Words:
         begin = int(_mixed(np.array([self._seed * _GAMMA + stream & _MASK], dtype=np.uint64))[0])
-        numbers = np.arange(first + 1, first + 1 + count, dtype=np.uint64)
-        return _mixed(numbers * np.uint64(_GAMMA) + np.uint64(begin))
+        return _mixed((numbers + np.uint64(1)) * np.uint64(_GAMMA) + np.uint64(begin))
 
 
 def _mixed(words: Words) -> Words:
@@ -95,38 +106,35 @@ def measured(
     seed: int,
     folder: Path,
     many: bool = False,
+    options: Mapping[str, object] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return the seconds and CPU seconds of the timed rounds together, and a checksum of the end state.
 
-    With ``many`` the store is given up to ``MANY`` records in a call.
+    With ``many`` the store is given up to ``MANY`` records in a call. ``options`` are those of the backend.
     """
     load, offset, missing = JvmLoad(seed), 0, 0
     put, update = (_put_many, _update_many) if many else (_put, _update)
     seconds = cpu_seconds = 0.0
-    options = {"staging_buffer_bytes": STAGING_BYTES}
+    options = {"staging_buffer_bytes": STAGING_BYTES, **options}
     with open_store(backend, folder / "store", durability=Durability.CHANGELOG, options=options) as store:
-        updated = [] if distribution == "fresh" else load.keys(0, keys)
-        for batch in _batches(list(zip(updated, load.values(0, len(updated)), strict=True)), _FILLED_AT_ONCE):
+        there = 0 if distribution == "fresh" else keys
+        for first in range(0, there, _FILLED_AT_ONCE):
+            count = min(_FILLED_AT_ONCE, there - first)
             offset += 1
-            _put(store, batch)
+            _put(store, list(zip(load.keys(first, count), load.values(first, count), strict=True)))
             store.commit({_CHANGELOG: offset})
         for number in range(warm_up_rounds + rounds):
             first = number * records
             round_keys = (
-                [updated[at] for at in load.drawn(first, records, keys, distribution)]
-                if updated
-                else load.keys(first, records)
+                load.keys_at(load.drawn(first, records, keys, distribution)) if there else load.keys(first, records)
             )
-            work = list(
-                _batches(
-                    list(zip(round_keys, load.values(len(updated) + first, records), strict=True)), records_per_commit
-                )
-            )
+            pairs = list(zip(round_keys, load.values(there + first, records), strict=True))
+            work = list(_batches(pairs, records_per_commit))
             gc.collect()
             cpu_began, began = process_time(), perf_counter()
             for batch in work:
                 offset += 1
-                if updated:
+                if there:
                     missing += update(store, batch)
                 else:
                     put(store, batch)

@@ -13,7 +13,19 @@ from typing import Any
 from harness.budget import DEFAULT, NEVER, NIGHT, SMOKE, TIME_OVER, Deadline, TimeOverError
 from harness.experiment import Columns, Experiment, Request, Rows, TrialPlacement, TrialWorker, check_counts
 from harness.experiments.scale import steps
-from harness.experiments.scale.steps import COMMIT_BYTES_MAX, COMMIT_RECORDS, LEVEL, LOOKUPS_MAX, PARTS, SCAN_RECORDS
+from harness.experiments.scale.steps import (
+    COMMIT_BYTES_MAX,
+    COMMIT_RECORDS,
+    HOURS,
+    HOURS_KEPT,
+    LEVEL,
+    LOOKUPS_MAX,
+    PARTS,
+    SCAN_RECORDS,
+    TIMED_OF,
+    UPDATES_MAX,
+    WINDOWS_OF,
+)
 from harness.experiments.store_of_records import STORE
 from harness.processes.apart import NoMemoryLimitError, memory_kills, memory_limit
 from harness.processes.child import MeasurementFailedError, figures_in
@@ -37,7 +49,7 @@ RECORDS_PER_S = 40_000
 DISK_TIMES = 5
 """Room for a store in half-full pages and a compaction of it, or for it and its changelog, in sizes of the state."""
 Say = Callable[[str], None]
-
+STEPS = (steps.load, steps.read, steps.update, steps.compact, steps.windows, steps.log, steps.restore)
 
 LIMIT_TIMES = 4
 """A limited store has this many times as many bytes of keys and values as its processes may use memory."""
@@ -159,14 +171,18 @@ SIZES: Mapping[str, ScaleGrid] = MappingProxyType(
 _METHOD = f"""\
 A process puts all records into a new store at level CHANGELOG, in commits of {COMMIT_RECORDS:,}. Runs after the 23rd of
 November 2026 also bound a commit by {text.size(COMMIT_BYTES_MAX)}. Keys are hashes, so those of a commit are at random
-places of the store. *Longest commit* is that of the whole load. A fresh process opens the store, whose files are in the
+places of the store. *Longest commit* is that of the whole load, and *p99.9* of its puts, of which one in {TIMED_OF} is
+timed by itself. A fresh process opens the store, whose files are in the
 page cache as far as they fit. It looks up to {LOOKUPS_MAX:,} keys of each kind up: *old* keys are from the first tenth
 of the puts, *new* ones from the last, *absent* ones were never put. *Scans* read {SCAN_RECORDS:,} records from a key at
-random, *whole scan* all of them. A third process restores a task's store of the same records from its changelog, which
-has them in the order of the puts.
+random, *whole scan* all of them. *Updates* read up to {UPDATES_MAX:,} keys at random and put their values again, with
+the commits in between. *Windows* of an hour are put into a store of their own, one for {WINDOWS_OF} records, over
+{HOURS} hours of which it keeps {HOURS_KEPT}. Another process restores a task's store of the same records from its
+changelog, which has them in the order of the puts.
 
 *Peak memory* is that of a process, with the pages of files that it maps: for LMDB that is mostly page cache. *Disk* is
-counted after a clean close, and *compacted* after `txstores compact`. Each value that is looked up, the number of
+counted after a clean close, and *compacted* after `txstores compact`. *Written* are all bytes that the puts made the
+process pass to the kernel, compactions included. Each value that is looked up, the number of
 records and their order are checked.
 
 With a limit, all of these processes are in a cgroup that limits their memory and page cache. The store has half of it
@@ -175,9 +191,11 @@ as `memory_max_bytes`. Each figure is from one store, not repeated.
 
 
 QUERY = f"""select *, {busy("scale")} as busy, 1.0 * bytes_on_disk / nullif(state_bytes, 0) as disk_times,
-    1.0 * compacted_bytes / nullif(state_bytes, 0) as compacted_times
+    1.0 * bytes_written / nullif(state_bytes, 0) as written_times,
+    1.0 * compacted_bytes / nullif(state_bytes, 0) as compacted_times,
+    1.0 * window_bytes_on_disk / nullif(window_bytes_kept, 0) as window_disk_times
     from scale order by backend, busy, bytes_on_disk, records"""
-"""The stores, with the bytes on disk over those of the keys and values, before and after a compaction."""
+"""The stores, with the bytes written and those on disk over those of the keys and values that they have."""
 
 
 OUTGREW = "it needs more memory than its limit"
@@ -226,13 +244,18 @@ _SPEEDS = Listing(
     (
         *_STORE,
         Column("puts", "puts_per_s", text.count),
+        Column("updates", "updates_per_s", text.count),
+        Column("windows", "window_puts_per_s", text.count),
         Column("gets, old", "gets_old_per_s", text.count),
         Column("gets, new", "gets_new_per_s", text.count),
         Column("gets, absent", "gets_absent_per_s", text.count),
         Column("scans", "scan_per_s", text.count),
         Column("whole scan", "whole_scan_per_s", text.count),
         Column("restored", "restore_per_s", text.count),
+        Column("p99.9 of puts", "put_p999_s", text.duration),
         Column("longest commit", "commit_max_s", text.duration),
+        Column("of updates", "update_commit_max_s", text.duration),
+        Column("of windows", "window_commit_max_s", text.duration),
     ),
 )
 _SIZES = Listing(
@@ -243,8 +266,10 @@ _SIZES = Listing(
         Column("keys and values", "state_bytes", text.size),
         Column("disk", "bytes_on_disk", text.size),
         Column("disk, times the data", "disk_times", text.ratio),
+        Column("written", "written_times", text.ratio),
         Column("compacted", "compacted_times", text.ratio),
         Column("compacted in", "compact_s", text.duration),
+        Column("windows", "window_disk_times", text.ratio),
         Column("peak memory, puts", "load_peak_bytes", text.size),
         Column("reads", "read_peak_bytes", text.size),
         Column("restore", "restore_peak_bytes", text.size),
@@ -325,7 +350,15 @@ class Scale(Experiment[ScaleTrial]):
         "scale": {
             **SHARED_COLUMNS,
             "state_bytes": int,
+            "put_p999_s": float,
             "commit_max_s": float,
+            "bytes_written": int,
+            "updates_per_s": float,
+            "update_commit_max_s": float,
+            "window_puts_per_s": float,
+            "window_commit_max_s": float,
+            "window_bytes_kept": int,
+            "window_bytes_on_disk": int,
             "gets_old_per_s": float,
             "gets_new_per_s": float,
             "gets_absent_per_s": float,
@@ -421,7 +454,7 @@ def run_scale(
     except (MeasurementFailedError, TimeOverError) as error:
         limit = f", with a limit of {text.size(trial.memory_max_bytes)} of memory" if trial.memory_max_bytes else ""
         row["problem"] = f"{error}{limit}"
-    wrong = [row.pop(name, "") for name in ("read_wrong", "compact_wrong", "restore_wrong")]
+    wrong = [row.pop(name) for name in list(row) if name.endswith("_wrong")]
     row["problem"] = "; ".join(filter(None, [row["problem"], *wrong]))
     if parts:
         row["puts_per_s"] = sum(count for count, _ in parts) / row.pop("put_s")
@@ -438,13 +471,15 @@ def _steps(trial: ScaleTrial, folder: Path, group: Path | None, say: Say, code: 
     with ProgressFile(
         folder / PROGRESS_FILE, lambda line: say(f"{trial.backend}, {trial.records:,} records{memory}: {line}")
     ):
-        for step in (steps.load, steps.read, steps.compact, steps.log, steps.restore):
+        for step in STEPS:
             if deadline.passed:
                 raise TimeOverError(TIME_OVER)
-            if step is steps.log:
+            yield figures_in(folder, step, order, deadline_s, code=code, group=group)
+            if step is steps.compact:
                 # The same records are restored into another store.
                 shutil.rmtree(folder / STORE)
-            yield figures_in(folder, step, order, deadline_s, code=code, group=group)
+            elif step is steps.windows:
+                shutil.rmtree(folder / steps.WINDOWS)
 
 
 def _part_rows(parts: list[list[float]]) -> list[dict[str, Any]]:

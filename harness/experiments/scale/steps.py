@@ -1,12 +1,14 @@
 """The steps of a trial of scale, each in its own process.
 
 ``load`` puts all records, in commits of 10,000. ``read`` opens the store, looks up keys that were put first and last,
-and scans. ``compact`` rewrites the files of the closed store. ``log`` writes the changelog of the same records, and
-``restore`` restores a task's store from it. Each checks what it reads.
+and scans. ``update`` reads and puts keys at random. ``compact`` rewrites the files of the closed store. ``windows``
+fills a window store, most of whose windows expire. ``log`` writes the changelog of the same records, and ``restore``
+restores a task's store from it. Each checks what it reads.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
@@ -23,6 +25,7 @@ from harness.progress import PROGRESS_FILE, note_progress
 from harness.workloads.ycsb import KEY_BYTES, Values, keys_of
 from stores.command import main
 from stores.interface import Durability, KeyValueStore
+from stores.records import BYTES, Window
 from stores.registry import backend_named
 from stores.tasks import RestoreProgress
 
@@ -34,6 +37,14 @@ PARTS = 10
 LOOKUPS_MAX, LOOKUP_S = 20_000, 20.0
 """Lookups of one kind of keys end after so many, or after so many seconds."""
 SCANS, SCAN_RECORDS = 100, 1_000
+TIMED_OF = 100
+"""One put of so many is timed by itself."""
+UPDATES_MAX = 1_000_000
+"""Updates end after so many, or as many as there are records, or after ``LOOKUP_S``."""
+WINDOWS_OF, WINDOW_MS, HOURS, HOURS_KEPT = 10, 3_600_000, 400, 100
+"""A tenth as many windows as records, each of an hour, over 400 hours. Those of the last 100 hours are kept."""
+WINDOWS = "windows"
+"""The folder of the window store."""
 _LOOKUPS_AT_ONCE = 500
 SAY_EVERY_S = 2.0
 
@@ -58,15 +69,22 @@ def load(folder: Path, **order: Any) -> dict[str, Any]:
     subject, progress = StoreOfRecords(folder, **order), ProgressWriter(folder, "put")
     records = subject.records
     part_s = [0.0] * PARTS
+    put_s = array("d")
     commit_max_s = 0.0
+    written_before = _written_bytes()
     with subject.open() as store:
         put, size = store.put, _commit_records(subject)
         for first in range(0, records, size):
             end = min(first + size, records)
             pairs = subject.pairs(first, end)
             began = perf_counter()
-            for key, value in pairs:
+            for at in range(0, len(pairs), TIMED_OF):
+                key, value = pairs[at]
+                putting = perf_counter()
                 put(key, value)
+                put_s.append(perf_counter() - putting)
+                for key, value in pairs[at + 1 : at + TIMED_OF]:
+                    put(key, value)
             committing = perf_counter()
             store.commit({INPUT: end})
             committed = perf_counter()
@@ -77,7 +95,9 @@ def load(folder: Path, **order: Any) -> dict[str, Any]:
     return {
         "put_s": sum(part_s),
         "parts": [[count, seconds] for count, seconds in zip(_part_records(subject), part_s, strict=True) if count],
+        "put_p999_s": float(np.quantile(put_s, 0.999)),
         "commit_max_s": commit_max_s,
+        "bytes_written": _written_bytes() - written_before,
         "load_peak_bytes": peak_bytes,
         "bytes_on_disk": bytes_on_disk(folder / STORE),
     }
@@ -114,6 +134,71 @@ def read(folder: Path, **order: Any) -> dict[str, Any]:
         wrong += ["a scan is not in the order of keys"] if unsorted or also_unsorted else []
         peak_bytes = peak_memory_bytes()
     return {"open_s": open_s, **speeds, "read_peak_bytes": peak_bytes, "read_wrong": "; ".join(wrong)}
+
+
+def update(folder: Path, **order: Any) -> dict[str, Any]:
+    """Read keys at random, and put their values again, in commits as those of the load."""
+    subject, progress = StoreOfRecords(folder, **order), ProgressWriter(folder, "update")
+    records, values, random = subject.records, subject.values, np.random.default_rng(subject.seed)
+    updates, size = min(UPDATES_MAX, records), _commit_records(subject)
+    seconds, done, wrong_values, commit_max_s = 0.0, 0, 0, 0.0
+    with subject.open() as store:
+        get, put = store.get, store.put
+        while done < updates and seconds < LOOKUP_S:
+            numbers = random.integers(0, records, min(size, updates - done))
+            keys = keys_of(numbers)
+            pairs = [(key, values.value(key, number)) for key, number in zip(keys, numbers.tolist(), strict=True)]
+            answers: list[bytes | None] = []
+            began = perf_counter()
+            for key, value in pairs:
+                answers.append(get(key))
+                put(key, value)
+            committing = perf_counter()
+            store.commit({INPUT: records})
+            committed = perf_counter()
+            commit_max_s = max(commit_max_s, committed - committing)
+            seconds += committed - began
+            done += len(pairs)
+            wrong_values += sum(answer != value for answer, (_, value) in zip(answers, pairs, strict=True))
+            progress.say(done, updates, "updates")
+    return {
+        "updates_per_s": done / seconds,
+        "update_commit_max_s": commit_max_s,
+        "update_wrong": f"{wrong_values:,} updates read another value" if wrong_values else "",
+    }
+
+
+def windows(folder: Path, **order: Any) -> dict[str, Any]:
+    """Fill a window store while most of its windows expire, and scan what is left."""
+    subject, progress = StoreOfRecords(folder, **order), ProgressWriter(folder, "put windows")
+    count, size = -(-subject.records // WINDOWS_OF), _commit_records(subject)
+    seconds, commit_max_s = 0.0, 0.0
+    kind = Window(BYTES, BYTES, WINDOW_MS, HOURS_KEPT * WINDOW_MS)
+    with kind.over(subject.open(folder / WINDOWS)) as store:
+        put = store.put
+        for first in range(0, count, size):
+            end = min(first + size, count)
+            hours = [number * HOURS // count for number in range(first, end)]
+            rows = [(*pair, hour * WINDOW_MS) for pair, hour in zip(subject.pairs(first, end), hours, strict=True)]
+            began = perf_counter()
+            for key, value, start_ms in rows:
+                put(key, value, start_ms)
+            committing = perf_counter()
+            store.commit({INPUT: end})
+            committed = perf_counter()
+            commit_max_s = max(commit_max_s, committed - committing)
+            seconds += committed - began
+            progress.say(end, count, "windows")
+        kept = sum(1 for _ in store.all())
+    last_hour = (count - 1) * HOURS // count
+    wanted = sum(number * HOURS // count > last_hour - HOURS_KEPT for number in range(count))
+    return {
+        "window_puts_per_s": count / seconds,
+        "window_commit_max_s": commit_max_s,
+        "window_bytes_kept": wanted * (KEY_BYTES + subject.value_bytes),
+        "window_bytes_on_disk": bytes_on_disk(folder / WINDOWS),
+        "window_wrong": f"{kept:,} windows are left, not {wanted:,}" if kept != wanted else "",
+    }
 
 
 def compact(folder: Path, **order: Any) -> dict[str, Any]:
@@ -212,6 +297,12 @@ def _counted(pairs: Iterable[tuple[bytes, bytes]], progress: ProgressWriter, rec
         if count % COMMIT_RECORDS == 0:
             progress.say(count, records)
     return count, unsorted
+
+
+def _written_bytes() -> int:
+    """Return the bytes that this process has passed to the kernel. Source: ``proc_pid_io(5)``, ``wchar``."""
+    fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(fields["wchar"])
 
 
 def _part_records(subject: StoreOfRecords) -> Sequence[int]:
