@@ -10,8 +10,8 @@ import pytest
 from harness.answer.results import all_figures
 from harness.experiment import Claim, Request, TrialWorker
 from harness.experiments.kafka.experiment import Kafka
-from harness.experiments.kafka.restart import KIND, PROMISED, KafkaRestart, RestartGrid
-from harness.experiments.kafka.trial import RECORDS, STREAMS, RestartTrial
+from harness.experiments.kafka.restart import KIND, LOST_RECORDS, PROMISED, PROMISED_LOST, KafkaRestart, RestartGrid
+from harness.experiments.kafka.trial import KEPT, LOST, RECORDS, STREAMS, RestartTrial
 from harness.replay import text_of
 from harness.report.figures import Figures
 from stores.config import StoreConfig
@@ -21,11 +21,14 @@ from stores.tests.kafka.shared_broker import skip_without_kafka
 DEFAULT = StoreConfig().backend
 
 
-def row(subject: str, ready_s: float, repeat: int = 0, records: int = RECORDS) -> dict[str, Any]:
+def row(
+    subject: str, ready_s: float, repeat: int = 0, records: int = RECORDS, *, is_lost: bool = False
+) -> dict[str, Any]:
     return {
         "kind": KIND,
         "subject": subject,
         "records": records,
+        "state": LOST if is_lost else KEPT,
         "repeat": repeat,
         "seed": 1,
         "trial": "command",
@@ -61,9 +64,22 @@ def test_ratios_compare_a_backend_with_the_promised_time_and_with_kafka_streams_
     assert (found[STREAMS]["ratio"], found[STREAMS]["at_least"], found[STREAMS]["repeats"]) == (40.0, None, 1)
 
 
-def figures_of(ready_s: list[float], records: int) -> Figures:
+def test_without_local_files_a_worker_has_its_own_ratios_and_a_minute() -> None:
+    rows = [row(DEFAULT, 0.5, records=LOST_RECORDS), row(STREAMS, 20.0, records=LOST_RECORDS)]
+    rows += [row(name, 30.0, records=LOST_RECORDS, is_lost=True) for name in (DEFAULT, STREAMS)]
+    found = KafkaRestart().finish([], rows, Claim(""))[len(rows) :]
+    assert {(each["yardstick"], each["ratio"], each["at_least"], each["repeats"]) for each in found} == {
+        (PROMISED, 2.0, 1.0, 1),
+        (STREAMS, 40.0, None, 1),
+        (PROMISED_LOST, 2.0, 1.0, 1),
+        (STREAMS, 1.0, None, 1),
+    }
+    assert len({each["claim"] for each in found}) == 2
+
+
+def figures_of(ready_s: list[float], records: int, *, is_lost: bool = False) -> Figures:
     """Return the figures of a scenario whose worker is ready after these times, one in each round."""
-    rows = [row(DEFAULT, seconds, repeat, records) for repeat, seconds in enumerate(ready_s)]
+    rows = [row(DEFAULT, seconds, repeat, records, is_lost=is_lost) for repeat, seconds in enumerate(ready_s)]
     return all_figures({KIND: rows, "ratio": KafkaRestart().finish([], rows, Claim(""))[len(rows) :]})
 
 
@@ -79,6 +95,18 @@ def test_more_than_a_second_fails_the_scenario_with_the_promised_records_alone()
 
 
 @pytest.mark.parametrize(
+    ("ready_s", "records", "missed"), [(59.0, LOST_RECORDS, 0), (61.0, LOST_RECORDS, 1), (61.0, LOST_RECORDS - 1, 0)]
+)
+def test_without_local_files_more_than_a_minute_fails_the_scenario(ready_s: float, records: int, missed: int) -> None:
+    grid, figures = RestartGrid(records=records, loses_state=True), figures_of([ready_s] * 5, records, is_lost=True)
+    sentences = grid.missed(figures)
+    assert len(sentences) == missed
+    assert all("needs 61.00 s, not 60" in each for each in sentences)
+    assert (grid.undecided(figures) == "") is (records == LOST_RECORDS)
+    assert [trial.loses_state for trial in grid.plan(1)] == [True]
+
+
+@pytest.mark.parametrize(
     ("records", "repeats", "is_decided"), [(RECORDS, 5, True), (RECORDS, 1, False), (1_000, 5, False)]
 )
 def test_fewer_records_or_rounds_do_not_decide_the_promise(records: int, repeats: int, is_decided: bool) -> None:
@@ -91,6 +119,15 @@ def test_the_page_about_kafka_has_the_times_of_restarts() -> None:
     page = Kafka().page(all_figures(rows), rows, {})
     assert page is not None
     assert any("500 ms" in part and "6.5 s" in part and "20 s" in part and "1,230" in part for part in page.body)
+
+
+@pytest.mark.kafka
+def test_a_worker_that_has_lost_its_files_begins_with_a_snapshot(tmp_path: Path) -> None:
+    skip_without_kafka()
+    trial = RestartTrial(2_000, seed=1, repeats=2, loses_state=True, streams=False)
+    rows = list(KafkaRestart().run(trial, TrialWorker(tmp_path / "work")))
+    assert [(each["subject"], each["state"]) for each in rows] == [(DEFAULT, LOST)] * 2
+    assert all(each["replayed"] < 2_000 for each in rows)
 
 
 @pytest.mark.kafka

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.budget import NIGHT, SMOKE
 from harness.experiment import Experiment, Request, Rows, TrialPlacement, TrialWorker
-from harness.experiments.kafka.trial import READY_S, RECORDS, STREAMS, RestartTrial
+from harness.experiments.kafka.trial import LOST, LOST_READY_S, READY_S, RECORDS, STREAMS, RestartTrial
 from harness.processes import kafka_jars
 from harness.processes.load import LOAD_COLUMNS
 from harness.report import text
@@ -23,8 +23,10 @@ from harness.scenario import Grid, cut_to, raised_to
 from stores.config import StoreConfig
 
 KIND = "kafka_restart"
-PROMISED = "one second"
-"""The yardstick that is a time, not a subject."""
+PROMISED, PROMISED_LOST = "one second", "one minute"
+"""The yardsticks that are times, not subjects: with local files, and without them."""
+LOST_RECORDS = 10 * RECORDS
+"""The records with which the promise without local files is decided."""
 
 METHOD = f"""
 For restarts, a worker of ours and an instance of Kafka Streams (`exactly_once_v2`) each keep the latest value of every
@@ -35,26 +37,38 @@ of the killed one is over (6 s). The worker opens its store, and replays the tai
 first kill, the checkpoint file of Kafka Streams has no offset: it removes the store and restores all of it (*worst*).
 That restore leaves a checkpoint, and after the later kills Kafka Streams restores the rest alone. The promise is
 {READY_S:g} s with {RECORDS:,} records; smaller stores decide nothing.
+
+Where local files are *lost*, they are removed after each kill, as if another machine went on. The worker begins with
+its newest snapshot by files, from a folder on the same disk. It has sent that before the kill, beside its work. Kafka
+Streams restores its changelog. The promise is {LOST_READY_S:g} s with {LOST_RECORDS:,} records.
 """
 
 
-QUERY = f"""select records, subject, count(*) as repeats, median(ready_s) as ready_s, min(ready_s) as best_s,
+QUERY = f"""select records, state, subject, count(*) as repeats, median(ready_s) as ready_s, min(ready_s) as best_s,
         max(ready_s) as worst_s, {medians("start_s", "replayed", *LOAD_COLUMNS)}
-    from {KIND} group by records, subject order by best_s"""
+    from {KIND} group by records, state, subject order by best_s"""
 
 
-RATIOS = f"""with pair as (
-        select records, subject, '{PROMISED}' as yardstick, {READY_S} / ready_s as faster, {busy(KIND)} as is_busy
+RATIOS = f"""with promise as (
+        select *, iif(state = '{LOST}', '{PROMISED_LOST}', '{PROMISED}') as promised,
+            iif(state = '{LOST}', {LOST_READY_S}, {READY_S}) as promised_s,
+            iif(state = '{LOST}', {LOST_RECORDS}, {RECORDS}) as promised_records
         from {KIND}
+    ), pair as (
+        select records, state, subject, promised as yardstick, promised_s / ready_s as faster,
+            iif(records >= promised_records, 1.0, null) as at_least, {busy("promise")} as is_busy
+        from promise
         union all
-        select records, ours.subject, theirs.subject, theirs.ready_s / ours.ready_s, {busy("ours")} or {busy("theirs")}
-        from {KIND} as ours join {KIND} as theirs using (records, seed, repeat) where theirs.subject = '{STREAMS}'
+        select records, state, ours.subject, theirs.subject, theirs.ready_s / ours.ready_s, null,
+            {busy("ours")} or {busy("theirs")}
+        from promise as ours join {KIND} as theirs using (records, state, seed, repeat)
+        where theirs.subject = '{STREAMS}'
     )
-    select 'ready over Kafka after a kill, with ' || exact(records) || ' records' as claim, subject, yardstick,
-        'CHANGELOG' as durability, null as records_per_commit,
-        iif(yardstick = '{PROMISED}' and records >= {RECORDS}, 1.0, null) as at_least,
+    select 'ready over Kafka ' || iif(state = '{LOST}', 'without its files', 'after a kill') || ', with '
+            || exact(records) || ' records' as claim,
+        subject, yardstick, 'CHANGELOG' as durability, null as records_per_commit, max(at_least) as at_least,
         {ratio_columns("faster", "is_busy")}
-    from pair where subject <> '{STREAMS}' group by records, subject, yardstick"""
+    from pair where subject <> '{STREAMS}' group by records, state, subject, yardstick"""
 """The promised time, and that of Kafka Streams, over that of each backend."""
 
 
@@ -63,6 +77,7 @@ RESTARTS = Listing(
     f"{KIND}_figure",
     (
         Column("records", "records", text.exact),
+        Column("local files", "state"),
         Column("subject"),
         Column("ready", "ready_s", text.duration),
         Column("best", "best_s", text.duration),
@@ -92,6 +107,7 @@ class RestartGrid(Grid):
     records: int = RECORDS
     backend: str = StoreConfig().backend
     repeats: int = 5
+    loses_state: bool = False
 
     sizes = MappingProxyType(
         {SMOKE: {"records": cut_to(10_000), "repeats": cut_to(1)}, NIGHT: {"repeats": raised_to(5)}}
@@ -99,19 +115,21 @@ class RestartGrid(Grid):
 
     def trials(self, seed: int) -> list[RestartTrial]:
         """Return the trial. Raises: ConfigError for an unknown backend, and for a number that counts nothing."""
-        return [RestartTrial(self.records, seed, self.repeats, self.backend)]
+        return [RestartTrial(self.records, seed, self.repeats, self.backend, loses_state=self.loses_state)]
 
     def undecided(self, figures: Figures) -> str:
         """Return why a run with fewer records leaves the promised time open, or the ratios that it does not decide."""
-        if self.records < RECORDS:
+        promised = LOST_RECORDS if self.loses_state else RECORDS
+        if self.records < promised:
             return (
-                f"The time is promised for {RECORDS:,} records. This run had {self.records:,}, and does not decide it."
+                f"The time is promised for {promised:,} records. This run had {self.records:,}, and does not decide it."
             )
         return super().undecided(figures)
 
     def missed_ratio(self, figure: Mapping[str, Any]) -> str:
         """Return the sentence for a time that is longer than promised."""
-        return f"{figure['claim']}: {figure['subject']} needs {READY_S / figure['ratio']:.2f} s, not {READY_S:g}"
+        promised_s = LOST_READY_S if figure["yardstick"] == PROMISED_LOST else READY_S
+        return f"{figure['claim']}: {figure['subject']} needs {promised_s / figure['ratio']:.2f} s, not {promised_s:g}"
 
 
 class KafkaRestart(Experiment[RestartTrial]):
@@ -132,6 +150,7 @@ class KafkaRestart(Experiment[RestartTrial]):
         KIND: {
             "subject": str,
             "records": int,
+            "state": str,
             "repeat": int,
             "seed": int,
             "trial": str,

@@ -26,6 +26,8 @@ from harness.experiments.kafka.trial import (
     BARE,
     EMBEDDED,
     EVENTS_TOPIC,
+    KEPT,
+    LOST,
     STREAMS,
     WARM_UP_SHARE,
     Cell,
@@ -51,6 +53,7 @@ from stores.changelog.interface import Changelog
 from stores.changelog.sqlite import SqliteChangelog
 from stores.interface import Durability, TopicPartition
 from stores.java import find_java
+from stores.snapshots.index import IndexName
 
 if TYPE_CHECKING:
     from stores.changelog.kafka import KafkaChangelog
@@ -205,6 +208,8 @@ SESSION_TIMEOUT_MS = 6_000
 """The time after which the broker gives the tasks of a killed process away: the least that it allows."""
 STALLED_S = 300.0
 """The time without any progress after which a measurement has failed. A restore by Kafka Streams shows none."""
+SNAPSHOT_INTERVAL_MS = 2_000
+"""The least time between two snapshots of a worker that loses its files: the one of its last commit is soon there."""
 _PIECE = 10_000
 _LOOK_S = 0.02
 _ASK_S = 0.5
@@ -223,12 +228,16 @@ def run_restarts(trial: RestartTrial, folder: Path, deadline: Deadline) -> Itera
         for subject in subjects.values():
             with subject:
                 subject.await_committed(total)
+                if subject.snapshots is not None:
+                    total = _await_snapshot(log, trial, subject, subject.snapshots, total)
         for repeat in range(trial.repeats):
             total = append(log, trial, total, MORE)
             for name in Random(f"{trial.seed} {repeat}").sample(trial.subjects, len(trial.subjects)):
                 if deadline.passed:
                     return
                 assert broker.pid is not None
+                if trial.loses_state:
+                    shutil.rmtree(subjects[name].state)
                 watch, broker_cpu_s = LoadWatch(), cpu_s(broker.pid)
                 with subjects[name] as subject:
                     figures = subject.await_record()
@@ -240,12 +249,32 @@ def run_restarts(trial: RestartTrial, folder: Path, deadline: Deadline) -> Itera
                     "kind": "kafka_restart",
                     "subject": name,
                     "records": trial.records,
+                    "state": LOST if trial.loses_state else KEPT,
                     "repeat": repeat,
                     "seed": trial.seed,
                     "trial": replay.command("kafka-restart", trial),
                     **figures,
                     **load_columns([load]),
                 }
+
+
+def _await_snapshot(
+    log: KafkaChangelog, trial: RestartTrial, subject: RestartSubject, snapshots: Path, total: int
+) -> int:
+    """Wait until a snapshot has all records that ``subject`` has processed. Return the number of all records.
+
+    A snapshot is taken after a commit, so there are some more records.
+    """
+    wanted = log.end_offset(TopicPartition(f"{subject.application}-{tasks.STORE}-changelog", 0))
+
+    def reached() -> int:
+        nonlocal total
+        total = append(log, trial, total, 1)
+        names = map(IndexName.parse, (file.name for file in snapshots.rglob("*")))
+        return max((name.offset for name in names if name is not None), default=-1)
+
+    subject.await_progress(reached, wanted, "sent no snapshot", STALLED_S, SNAPSHOT_INTERVAL_MS / 1_000)
+    return total
 
 
 def append(log: KafkaChangelog, trial: RestartTrial, first: int, count: int) -> int:
@@ -266,19 +295,24 @@ class RestartSubject(LastingProcess):
     """One subject. A ``with`` block starts its process, and kills it at the end."""
 
     def __init__(self, trial: RestartTrial, name: str, folder: Path, address: str, log: KafkaChangelog) -> None:
-        self._log, self._application = log, f"restarted-{folder.name}"
+        self._log, self.application = log, f"restarted-{folder.name}"
+        self.state = folder / "state"
+        self.snapshots = folder / "snapshots" if trial.loses_state and name != STREAMS else None
+        """The folder of its snapshots by files, None if it takes none."""
         folder.mkdir()
         arguments = {
             "address": address,
-            "application": self._application,
+            "application": self.application,
             "commit_interval_ms": trial.commit_interval_ms,
             "session_timeout_ms": SESSION_TIMEOUT_MS,
-            "state": str(folder / "state"),
+            "state": str(self.state),
         }
         if name == STREAMS:
             super().__init__(name, _streams_command(_RESTART_PROGRAM, folder, arguments), folder, dict(os.environ))
         else:
-            ours = command_of(f"{tasks.__name__}:restarted", {**arguments, "backend": name}, folder)
+            snapshots = None if self.snapshots is None else str(self.snapshots)
+            own = {"backend": name, "snapshots": snapshots, "snapshot_interval_ms": SNAPSHOT_INTERVAL_MS}
+            ours = command_of(f"{tasks.__name__}:restarted", {**arguments, **own}, folder)
             super().__init__(name, ours, folder, child_environment(None, folder))
 
     def await_record(self) -> dict[str, Any]:
@@ -293,6 +327,6 @@ class RestartSubject(LastingProcess):
         """Wait until it has committed so many records. Raises: MeasurementFailedError."""
 
         def committed() -> int:
-            return self._log.committed_offsets(self._application).get(INPUT, 0)
+            return self._log.committed_offsets(self.application).get(INPUT, 0)
 
         self.await_progress(committed, records, "committed nothing", STALLED_S, _ASK_S)

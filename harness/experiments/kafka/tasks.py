@@ -185,6 +185,8 @@ def restarted(
     commit_interval_ms: int,
     session_timeout_ms: int,
     state: str,
+    snapshots: str | None,
+    snapshot_interval_ms: int,
     folder: Path,
 ) -> None:
     """Keep the latest value of each key; write the figures to ``folder`` when the first record is processed."""
@@ -201,6 +203,11 @@ def restarted(
             replayed = sum(report.records for report in task.restore_reports())
             write_figures(folder / FIGURES_FILE, {"ready_s": noted[0], "replayed": replayed})
 
+    of_snapshots: dict[str, str | int] = {}
+    if snapshots is not None:
+        # Only the time until it is ready counts, not its speed before.
+        of_snapshots = {"snapshot.dir": snapshots, "snapshot.interval.ms": snapshot_interval_ms}
+        of_snapshots["snapshot.cpu.share"] = "1"
     worker = NotingWorker(
         Application(application, Processor([EVENTS_TOPIC], process, {STORE: StoreConfig(backend)})),
         {
@@ -209,6 +216,7 @@ def restarted(
             "commit.interval.ms": str(commit_interval_ms),
             "session.timeout.ms": str(session_timeout_ms),
             "status.interval.ms": "0",
+            **of_snapshots,
         },
     )
     worker.run()

@@ -117,13 +117,19 @@ RECORDS = 5_000_000
 """The size for which the project promises a time."""
 READY_S = 1.0
 """That time, from the assignment to the first processed record."""
+LOST_READY_S = 60.0
+"""The promised time with ten times as many records, where the worker has lost its files and begins with a snapshot."""
+KEPT, LOST = "kept", "lost"
+"""The local files, when a subject is started again."""
 
 
 @dataclass(frozen=True)
 class RestartTrial:
     """A worker of ours and an instance of Kafka Streams, each with ``records`` keys in its store.
 
-    In each round both are killed (SIGKILL) without an open transaction, and started again with new input.
+    In each round both are killed (SIGKILL) without an open transaction, and started again with new input. With
+    ``loses_state`` they have no local files then, as on another machine: the worker begins with a snapshot by files.
+    Without ``streams`` there is the worker alone.
     """
 
     records: int
@@ -131,6 +137,8 @@ class RestartTrial:
     repeats: int = 5
     backend: str = StoreConfig().backend
     commit_interval_ms: int = 100
+    loses_state: bool = False
+    streams: bool = True
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a number that counts nothing, and for a backend that does not exist."""
@@ -139,8 +147,8 @@ class RestartTrial:
 
     @property
     def subjects(self) -> tuple[str, ...]:
-        """The backend, and Kafka Streams."""
-        return self.backend, STREAMS
+        """The backend, and Kafka Streams if it takes part."""
+        return (self.backend, STREAMS) if self.streams else (self.backend,)
 
 
 def checksum_of(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, Any]:
