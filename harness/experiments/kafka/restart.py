@@ -100,6 +100,8 @@ RESTORED_PER_S = 100_000
 class RestartGrid(Grid):
     """A worker with many records in its store is killed and started again, beside an instance of Kafka Streams.
 
+    With ``loses_state`` they have no local files then, and without ``streams`` there is the worker alone.
+
     A scenario holds if no ratio misses its threshold. A run of fewer than five rounds, on a busy machine, or with fewer
     records than are promised, decides none.
     """
@@ -108,6 +110,7 @@ class RestartGrid(Grid):
     backend: str = StoreConfig().backend
     repeats: int = 5
     loses_state: bool = False
+    streams: bool = True
 
     sizes = MappingProxyType(
         {SMOKE: {"records": cut_to(10_000), "repeats": cut_to(1)}, NIGHT: {"repeats": raised_to(5)}}
@@ -115,7 +118,8 @@ class RestartGrid(Grid):
 
     def trials(self, seed: int) -> list[RestartTrial]:
         """Return the trial. Raises: ConfigError for an unknown backend, and for a number that counts nothing."""
-        return [RestartTrial(self.records, seed, self.repeats, self.backend, loses_state=self.loses_state)]
+        ways = {"loses_state": self.loses_state, "streams": self.streams}
+        return [RestartTrial(self.records, seed, self.repeats, self.backend, **ways)]
 
     def undecided(self, figures: Figures) -> str:
         """Return why a run with fewer records leaves the promised time open, or the ratios that it does not decide."""
