@@ -1,7 +1,7 @@
 """A worker over Kafka that has lost 50,000,000 records works again a minute after its assignment.
 
-Its local files are removed. It begins with a snapshot by files, from a folder on the same disk, and replays the tail of
-the changelog. It needs Java, the jars of Kafka (make kafka-jars fetches them), and some 30 GB of disk.
+Its local files are removed. It begins with a snapshot by files that has nearly all of its records, from a folder on the
+same disk. It needs Java with a compiler, the jars of Kafka (make kafka-jars fetches them), and some 50 GB of disk.
 
 Source: Samza's SEP-29, "Blob Store Based State Backup".
 """

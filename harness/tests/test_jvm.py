@@ -33,6 +33,8 @@ def a_row(subject: str, seconds: float, *, size: int = 100, **given: Any) -> dic
         "subject": subject,
         "durability": "CHANGELOG",
         "distribution": "fresh",
+        "keys": 100_000,
+        "memory_max_bytes": 0,
         "records_per_commit": size,
         "records": 1_000,
         "seconds": seconds,
@@ -76,7 +78,7 @@ def test_a_store_and_each_shape_of_the_jvm_end_with_the_same_data(tmp_path: Path
 @needs_jdk
 @pytest.mark.parametrize(
     ("distribution", "shape", "limit"),
-    [("fresh", "indexed-batch", 0), ("uniform", "map-and-batch", 0), ("uniform", "map-and-batch", 1 << 30)],
+    [("fresh", "indexed-batch", 0), ("uniform", "map-and-batch", 0), ("uniform", "map-and-batch", 200 << 20)],
 )
 def test_both_sides_do_the_same_work_with_the_same_options(
     tmp_path: Path, distribution: str, shape: str, limit: int
@@ -89,26 +91,68 @@ def test_both_sides_do_the_same_work_with_the_same_options(
     assert own["entries"] == (800 if distribution == "fresh" else 50)
     assert (own["entries"], own["checksum"]) == (other["entries"], other["checksum"])
     options = options_of(tmp_path / "ours")
-    assert options["CFOptions default"]["write_buffer_size"] == str(16 << 20)
+    assert (options["CFOptions default"]["write_buffer_size"] == str(16 << 20)) is not bool(limit)
     assert options["TableOptions/BlockBasedTable default"]["partition_filters"] == str(bool(limit)).lower()
     assert options == options_of(tmp_path / "theirs")
 
 
-@needs_jdk
-def test_a_limit_on_memory_is_that_of_each_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without cgroups: the group is a folder, whose file names the process that entered last."""
-    entered: list[int] = []
+def test_a_limit_on_memory_is_that_of_each_process_and_sets_the_options_of_both_sides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[int] = []
+    options: list[dict[str, Any]] = []
+    groups: list[Path | None] = []
+    figures = {"seconds": 1.0, "cpu_s": 1.0, "missing": 0, "entries": 1, "checksum": "0"}
 
     @contextlib.contextmanager
-    def group(num_bytes: int) -> Iterator[Path]:
-        (tmp_path / "cgroup.procs").touch()
+    def limited(num_bytes: int) -> Iterator[Path]:
+        limits.append(num_bytes)
         yield tmp_path
-        entered.append(int((tmp_path / "cgroup.procs").read_text()))
 
-    monkeypatch.setattr(experiment, "memory_limit", group)
-    rows = list(Jvm().run(JvmTrial("uniform", 30, memory_max_bytes=1 << 30, **SMALL), TrialWorker(tmp_path)))
-    assert len(rows) == len(entered) == len({*entered, os.getpid()}) - 1
-    assert len({row["checksum"] for row in rows}) == 1
+    def ours_in(folder: Path, work: Any, given: dict[str, Any], *_: object, group: Path) -> dict[str, Any]:
+        options.append(given["options"])
+        groups.append(group)
+        return figures
+
+    def theirs_in(folder: Path, given: dict[str, Any], deadline_s: float, group: Path) -> dict[str, Any]:
+        options.append({name: given[name] for name in trial.options})
+        groups.append(group)
+        return figures
+
+    monkeypatch.setattr(experiment, "memory_limit", limited)
+    monkeypatch.setattr(experiment, "figures_in", ours_in)
+    monkeypatch.setattr(experiment, "jvm_figures", theirs_in)
+    trial = JvmTrial("uniform", 30, memory_max_bytes=1 << 30, **SMALL)
+    rows = list(Jvm().run(trial, TrialWorker(tmp_path)))
+    assert limits == [1 << 30] * len(rows)
+    assert groups == [tmp_path] * len(rows)
+    assert options == [trial.options] * len(rows)
+    assert trial.options["cache_index_and_filter_blocks"] is True
+
+
+@needs_jdk
+def test_the_program_enters_the_group_of_its_limit(tmp_path: Path) -> None:
+    """Without cgroups: the group is a folder, whose file names the process that entered."""
+    (tmp_path / "cgroup.procs").touch()
+    (tmp_path / "work").mkdir()
+    given = {**JvmTrial("uniform", 30, **SMALL).work, "shape": "plain-puts"}
+    assert jvm_figures(tmp_path / "work", given, 60.0, tmp_path)["entries"] == 50
+    assert int((tmp_path / "cgroup.procs").read_text()) != os.getpid()
+
+
+def test_work_with_other_keys_or_another_limit_has_ratios_of_its_own() -> None:
+    ways = [{}, {"keys": 50}, {"memory_max_bytes": 1 << 30}]
+    rows = [
+        {**a_row(subject, seconds * times), **way, "distribution": "uniform", "repeat": f"{way}"}
+        for times, way in enumerate(ways, 1)
+        for subject, seconds in ((OURS, 1.0), ("jvm-plain-puts", times))
+    ]
+    ratios = {row["claim"]: row["ratio"] for row in Jvm().finish([], rows, Claim("jvm")) if row["kind"] == "ratio"}
+    assert sorted(ratios.values()) == [1.0, 2.0, 3.0]
+    assert "50 uniform keys" in " ".join(ratios)
+    assert "with 1 GiB of memory" in " ".join(ratios)
+    figures = Jvm().figures({"jvm": rows})["jvm"]
+    assert sorted(each["median_ratio"] for each in figures if each["subject"] != OURS) == [1.0, 2.0, 3.0]
 
 
 def test_where_no_memory_can_be_limited_the_trial_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -12,8 +12,11 @@ from harness.experiment import Claim, Request, TrialWorker
 from harness.experiments.kafka.experiment import Kafka
 from harness.experiments.kafka.restart import KIND, LOST_RECORDS, PROMISED, PROMISED_LOST, KafkaRestart, RestartGrid
 from harness.experiments.kafka.trial import KEPT, LOST, RECORDS, STREAMS, RestartTrial
+from harness.experiments.registry import grid_of
+from harness.processes.child import MeasurementFailedError
 from harness.replay import text_of
 from harness.report.figures import Figures
+from harness.scenario import read_scenario, scenario_file
 from stores.config import StoreConfig
 from stores.errors import ConfigError
 from stores.tests.kafka.shared_broker import skip_without_kafka
@@ -103,7 +106,18 @@ def test_without_local_files_more_than_a_minute_fails_the_scenario(ready_s: floa
     assert len(sentences) == missed
     assert all("needs 61.00 s, not 60" in each for each in sentences)
     assert (grid.undecided(figures) == "") is (records == LOST_RECORDS)
-    assert [trial.loses_state for trial in grid.plan(1)] == [True]
+    assert [(trial.loses_state, trial.streams) for trial in grid.plan(1)] == [(True, True)]
+
+
+def test_the_scenario_of_lost_files_has_the_records_of_the_promise_and_the_worker_alone() -> None:
+    [trial] = grid_of(read_scenario(scenario_file("lost_files_over_kafka")).scenario).plan(1)
+    assert (trial.records, trial.loses_state, trial.subjects) == (LOST_RECORDS, True, (DEFAULT,))
+
+
+def test_restarts_with_and_without_local_files_are_told_apart() -> None:
+    rows = {KIND: [row(DEFAULT, 0.5), row(DEFAULT, 30.0, is_lost=True)]}
+    (table,) = KafkaRestart().tables(all_figures(rows), rows)[:1]
+    assert [each[1] for each in table.rows] == [KEPT, LOST]
 
 
 @pytest.mark.parametrize(
@@ -128,6 +142,17 @@ def test_a_worker_that_has_lost_its_files_begins_with_a_snapshot(tmp_path: Path)
     rows = list(KafkaRestart().run(trial, TrialWorker(tmp_path / "work")))
     assert [(each["subject"], each["state"]) for each in rows] == [(DEFAULT, LOST)] * 2
     assert all(each["replayed"] < 2_000 for each in rows)
+
+
+@pytest.mark.kafka
+def test_a_worker_that_begins_without_the_snapshot_of_its_trial_is_no_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skip_without_kafka()
+    monkeypatch.setattr("harness.experiments.kafka.rounds.shutil.rmtree", lambda *_: None)
+    trial = RestartTrial(2_000, seed=1, repeats=1, loses_state=True, streams=False)
+    with pytest.raises(MeasurementFailedError, match="did not begin with the files"):
+        list(KafkaRestart().run(trial, TrialWorker(tmp_path / "work")))
 
 
 @pytest.mark.kafka

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,8 +27,9 @@ from harness.run import prove
 from harness.scenario import read_scenario, scenario_file
 from harness.tests.clock import Clock
 from stores.errors import ConfigError
-from stores.records import Serde, Window
+from stores.records import Serde, Window, WindowStore
 from stores.registry import backends, open_store
+from stores.strategies.store import Store
 
 RECORDS = 1_000
 ORDER: dict[str, Any] = {"backend": "lmdb", "durability": "CHANGELOG", "records": RECORDS, "seed": 1}
@@ -42,7 +45,12 @@ def test_a_store_is_filled_read_and_restored_in_processes_of_its_own(tmp_path: P
     assert all(number > 0 for number in numbers)
     assert [part["records_there"] for part in parts] == [RECORDS // 10 * tenth for tenth in range(1, 11)]
     assert all(part["puts_per_s"] > 0 for part in parts)
+    assert not (tmp_path / STORE).exists()
+    assert not (tmp_path / steps.WINDOWS).exists()
     figures = Scale().figures({"scale": [row], "scale_part": parts})
+    (figure,) = figures["scale"]
+    assert figure["written_times"] == row["bytes_written"] / row["state_bytes"]
+    assert figure["window_disk_times"] == row["window_bytes_on_disk"] / row["window_bytes_kept"]
     assert [len(table.rows) for table in REPORT.tables(figures)] == [1, 1]
     (marks,) = [panel.marks for panel in REPORT.plots[0].drawn(figures).panels]
     assert len(marks) == 10
@@ -64,28 +72,122 @@ def test_every_backend_with_files_shows_all_that_was_put(tmp_path: Path, backend
     assert kept["window_bytes_on_disk"] >= kept["window_bytes_kept"]
 
 
+def test_updates_put_other_values_all_over_the_store(tmp_path: Path) -> None:
+    steps.load(tmp_path, **ORDER)
+
+    def content() -> dict[bytes, bytes]:
+        with open_store("lmdb", tmp_path / STORE, name=STORE) as store:
+            return dict(store.all())
+
+    before = content()
+    assert steps.update(tmp_path, **ORDER)["update_wrong"] == ""
+    after = content()
+    assert after.keys() == before.keys()
+    # Of 1,000 keys drawn from 1,000, some are drawn twice.
+    assert 500 < sum(after[key] != before[key] for key in before) < 1_000
+
+
 def test_updates_that_read_another_value_are_found(tmp_path: Path) -> None:
     steps.load(tmp_path, **ORDER)
     with open_store("lmdb", tmp_path / STORE, name=STORE) as store:
         for key in [key for key, _ in store.all()]:
             changed(store, key)
         store.commit()
-    assert "read another value" in steps.update(tmp_path, **ORDER)["update_wrong"]
-    # They have put the values again.
-    assert steps.update(tmp_path, **ORDER)["update_wrong"] == ""
+    # Of 1,000 keys drawn from 1,000, those that are drawn again have been put here.
+    assert re.fullmatch(r"[56]\d\d updates read another value", steps.update(tmp_path, **ORDER)["update_wrong"])
 
 
-@pytest.mark.parametrize("times", [0.5, 2])
+def test_updates_that_are_lost_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps.load(tmp_path, **ORDER)
+    monkeypatch.setattr(Store, "commit", lambda store, *_: None)
+    assert "updates are lost" in steps.update(tmp_path, **ORDER)["update_wrong"]
+
+
+@pytest.mark.parametrize("step", [steps.update, steps.windows])
+def test_the_time_of_commits_is_part_of_the_speed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Callable[..., dict[str, Any]]
+) -> None:
+    steps.load(tmp_path, **ORDER)
+    commit = Store.commit
+
+    def slow(store: Store, *given: Any) -> None:
+        time.sleep(0.02)
+        commit(store, *given)
+
+    monkeypatch.setattr(Store, "commit", slow)
+    found = step(tmp_path, **ORDER)
+    # Commits have 100 records.
+    (speed,) = [value for name, value in found.items() if name.endswith("_per_s")]
+    assert speed < 100 / 0.02
+    (longest,) = [value for name, value in found.items() if name.endswith("commit_max_s")]
+    assert longest >= 0.02
+
+
+def test_one_put_of_a_hundred_is_timed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, put = 0.0, []
+
+    def slow_put(key: bytes, value: bytes) -> None:
+        nonlocal now
+        put.append((key, value))
+        now += len(put)
+
+    monkeypatch.setattr(steps, "perf_counter", lambda: now)
+    pairs = [(b"%d" % number, b"value") for number in range(250)]
+    assert steps._puts(slow_put, pairs, [0, 99, 49]) == [1, 200, 250]
+    assert put == pairs
+    assert steps._puts(slow_put, pairs[:3], [3]) == []
+
+
+def test_the_figures_of_puts_are_those_of_the_load_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "other").write_bytes(bytes(50 << 20))
+    took = iter(range(1, RECORDS + 1))
+    monkeypatch.setattr(steps, "_puts", lambda put, pairs, timed: [put(*pair) or next(took) for pair in pairs])
+    loaded = steps.load(tmp_path, **ORDER)
+    assert loaded["bytes_written"] < 50 << 20
+    assert 998 < loaded["put_p999_s"] < 1_000
+
+
+SOME_WINDOWS = {**ORDER, "records": 40_000}
+"""The order of ten windows an hour, in eight commits."""
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
 def test_windows_that_are_kept_too_long_or_not_long_enough_are_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: float
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
     def kept_for_another_time(
         key: Serde[bytes], value: Serde[bytes], size_ms: int, retention_ms: int
     ) -> Window[bytes, bytes]:
-        return Window(key, value, size_ms, int(retention_ms * times))
+        return Window(key, value, size_ms, retention_ms + hours * size_ms)
 
+    monkeypatch.setattr(steps, "COMMIT_RECORDS", 500)
+    assert steps.windows(tmp_path, **SOME_WINDOWS)["window_wrong"] == ""
+    shutil.rmtree(tmp_path / steps.WINDOWS)
     monkeypatch.setattr(steps, "Window", kept_for_another_time)
-    assert "windows are left, not 25" in steps.windows(tmp_path, **ORDER)["window_wrong"]
+    assert "windows are left, not 1,000" in steps.windows(tmp_path, **SOME_WINDOWS)["window_wrong"]
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_windows_with_another_key_value_or_start_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    put = WindowStore.put
+
+    def put_wrong(store: Any, *row: Any) -> None:
+        if row[2] == 350 * steps.WINDOW_MS:
+            row = tuple(each if at != place else each - 1 if place == 2 else each + b"x" for at, each in enumerate(row))
+        put(store, *row)
+
+    monkeypatch.setattr(WindowStore, "put", put_wrong)
+    assert "other keys, starts or values" in steps.windows(tmp_path, **SOME_WINDOWS)["window_wrong"]
+
+
+@pytest.mark.parametrize("name", ["read_wrong", "compact_wrong", "update_wrong", "window_wrong", "restore_wrong"])
+def test_whatever_a_step_finds_wrong_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(scale_module, "STEPS", (steps.load,))
+    monkeypatch.setattr(scale_module, "figures_in", lambda *_, **__: {"put_s": 2.0, name: "that is wrong"})
+    row, *_ = run_scale(ScaleTrial("lmdb", RECORDS, 1), tmp_path)
+    assert row["problem"] == "that is wrong"
 
 
 def test_a_compaction_that_fails_or_loses_a_record_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

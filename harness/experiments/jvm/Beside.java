@@ -315,7 +315,13 @@ public final class Beside {
                 given.getProperty("store"),
                 List.of(
                         new ColumnFamilyDescriptor(
-                                RocksDB.DEFAULT_COLUMN_FAMILY, family(cache, number("write_buffer_size_bytes"))),
+                                RocksDB.DEFAULT_COLUMN_FAMILY,
+                                // As the store does, where memory is limited.
+                                family(
+                                        cache,
+                                        Math.min(
+                                                number("write_buffer_size_bytes"),
+                                                number("shared_memory_bytes") / 4))),
                         new ColumnFamilyDescriptor(
                                 "offsets".getBytes(StandardCharsets.UTF_8),
                                 family(cache, number("offsets_write_buffer_size_bytes")))),

@@ -44,6 +44,8 @@ OURS = "rocksdb-indexed-batch"
 MANY = f"{OURS} by many"
 """The store, which is given many records in a call."""
 DEADLINE_S, DEADLINE_PER_KEY_S = 300.0, 2e-5
+COST_PER_KEY_S = 2e-5
+"""The seconds in which five processes put a key and read it at the end."""
 JVM = "jvm-"
 """The prefix of the subjects in the JVM."""
 _LEVEL_SIZE = 100
@@ -67,7 +69,7 @@ all data, and compute a checksum; a difference fails the run.
 values, it reads and writes each key of these once (`get_many`, `put_many`). A row of the JVM has the ratios to both
 forms.
 
-With *fresh* keys every record is put. Otherwise there are 100,000 keys, and each record reads a key and writes its new
+With *fresh* keys every record is put. Otherwise each record reads a key and writes its new
 value. *zipf* is Zipf's law with exponent 1. A ratio is the JVM's time over the store's: above 1 the store is faster.
 CPU time is that of all threads of a process, with compaction, garbage collection and compilation. On a busy machine
 it says more than the time by the clock.
@@ -75,19 +77,22 @@ it says more than the time by the clock.
 
 
 QUERY = f"""with subject as (
-        select distribution, records_per_commit, subject, durability, records, count(*) as repeats,
+        select distribution, keys, memory_max_bytes, records_per_commit, subject, durability, records,
+            count(*) as repeats,
             median(seconds) as median_s, min(seconds) as best_s, median(cpu_s) as cpu_s,
             records / median(seconds) as records_per_s, median(load_average) as load_average
-        from jvm group by distribution, records_per_commit, subject, durability, records
+        from jvm group by distribution, keys, memory_max_bytes, records_per_commit, subject, durability, records
     )
     select subject.*, subject.median_s / store.median_s as median_ratio, subject.best_s / store.best_s as best_ratio,
         subject.cpu_s / store.cpu_s as cpu_ratio, subject.median_s / many.median_s as many_median_ratio,
         subject.cpu_s / many.cpu_s as many_cpu_ratio
     from subject
         left join subject as store on subject.subject like '{JVM}%' and store.subject = '{OURS}'
-            and (store.distribution, store.records_per_commit) = (subject.distribution, subject.records_per_commit)
+            and (store.distribution, store.keys, store.memory_max_bytes, store.records_per_commit)
+                is (subject.distribution, subject.keys, subject.memory_max_bytes, subject.records_per_commit)
         left join subject as many on subject.subject like '{JVM}%' and many.subject = '{MANY}'
-            and (many.distribution, many.records_per_commit) = (subject.distribution, subject.records_per_commit)"""
+            and (many.distribution, many.keys, many.memory_max_bytes, many.records_per_commit)
+                is (subject.distribution, subject.keys, subject.memory_max_bytes, subject.records_per_commit)"""
 """Medians and bests over repeats of each subject and work, with the times of the JVM over those of the store."""
 
 
@@ -96,24 +101,28 @@ _BUSY = f"{busy('theirs')} or {busy('store')}"
 RATIOS = f"""select iif(
             theirs.distribution = 'fresh',
             'put and commit of ' || exact(theirs.records_per_commit) || ' records',
-            'read-modify-write of ' || theirs.distribution || ' keys, a commit each '
+            'read-modify-write of ' || exact(theirs.keys) || ' ' || theirs.distribution || ' keys, a commit each '
                 || exact(theirs.records_per_commit)
-        ) || ', against ' || case theirs.subject {_SHAPE} end || ' in the JVM' as claim,
+        ) || iif(theirs.memory_max_bytes, ' with ' || size(theirs.memory_max_bytes) || ' of memory', '')
+            || ', against ' || case theirs.subject {_SHAPE} end || ' in the JVM' as claim,
         store.subject as subject, theirs.subject as yardstick, theirs.durability as durability,
         theirs.records_per_commit as records_per_commit,
         iif(theirs.records_per_commit <= {_LEVEL_SIZE} and store.subject = '{OURS}', {_LEVEL}, {_FASTER}) as at_least,
         {ratio_columns("theirs.seconds / store.seconds", _BUSY, "theirs.cpu_s / store.cpu_s")}
     from jvm as theirs join jvm as store using (repeat)
     where theirs.subject like '{JVM}%' and store.subject not like '{JVM}%'
-    group by theirs.distribution, theirs.records_per_commit, theirs.subject, theirs.durability, store.subject"""
+    group by theirs.distribution, theirs.keys, theirs.memory_max_bytes, theirs.records_per_commit, theirs.subject,
+        theirs.durability, store.subject"""
 """The time of each shape over that of the store in the same repeat, with the goals."""
 
 
 _TIMES = Listing(
     "Level CHANGELOG: times of the JVM over those of the store",
-    "jvm_figure order by distribution, records_per_commit, subject",
+    "jvm_figure order by distribution, keys, memory_max_bytes, records_per_commit, subject",
     (
-        Column("keys", "distribution"),
+        Column("distribution"),
+        Column("keys", "iif(distribution = 'fresh', null, keys)", text.exact),
+        Column("memory limit", "size(nullif(memory_max_bytes, 0))", right=True),
         Column("records per commit", "records_per_commit", text.exact, right=False),
         Column("subject"),
         Column("records/s", "records_per_s", text.count),
@@ -231,6 +240,8 @@ class Jvm(Experiment[JvmTrial]):
             "subject": str,
             "durability": str,
             "distribution": str,
+            "keys": int,
+            "memory_max_bytes": int,
             "records_per_commit": int,
             "seed": int,
             "records": int,
@@ -263,7 +274,7 @@ class Jvm(Experiment[JvmTrial]):
 
     def cost_s(self, trial: JvmTrial) -> float:
         """Return some seconds of five processes on an idle machine."""
-        return 20.0
+        return 20.0 + COST_PER_KEY_S * trial.keys
 
     def line(self, trial: JvmTrial, rows: Sequence[Row]) -> str:
         """Return the seconds of each."""
@@ -293,6 +304,8 @@ def _row(trial: JvmTrial, subject: str) -> Row:
         "subject": f"{JVM}{subject}" if subject in SHAPES else subject,
         "durability": "CHANGELOG",
         "distribution": trial.distribution,
+        "keys": trial.keys,
+        "memory_max_bytes": trial.memory_max_bytes,
         "records_per_commit": trial.records_per_commit,
         "seed": trial.seed,
         "records": trial.records * trial.rounds,

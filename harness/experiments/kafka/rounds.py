@@ -39,6 +39,7 @@ from harness.folders import temporary_folder
 from harness.processes.child import (
     FIGURES_FILE,
     LastingProcess,
+    MeasurementFailedError,
     child_environment,
     command_of,
     figures_after,
@@ -206,10 +207,10 @@ MORE = 1_000
 """The records that are waiting when a subject is started again."""
 SESSION_TIMEOUT_MS = 6_000
 """The time after which the broker gives the tasks of a killed process away: the least that it allows."""
-STALLED_S = 300.0
+STALLED_S, STALLED_RECORDS_PER_S = 300.0, 50_000
 """The time without any progress after which a measurement has failed. A restore by Kafka Streams shows none."""
 SNAPSHOT_INTERVAL_MS = 2_000
-"""The least time between two snapshots of a worker that loses its files: the one of its last commit is soon there."""
+"""The least time between snapshots of a worker that loses its files, so that one of the last commit soon follows."""
 _PIECE = 10_000
 _LOOK_S = 0.02
 _ASK_S = 0.5
@@ -220,16 +221,17 @@ def run_restarts(trial: RestartTrial, folder: Path, deadline: Deadline) -> Itera
     """Yield a row for each restart, until ``deadline``. Raises: MeasurementFailedError, ConfigError."""
     with _broker(folder) as (broker, log):
         log.create_topic(EVENTS_TOPIC)
-        subjects = {
-            name: RestartSubject(trial, name, folder / f"{number}", broker.address, log)
-            for number, name in enumerate(trial.subjects)
-        }
+        subjects: dict[str, RestartSubject] = {}
         total = append(log, trial, 0, trial.records)
-        for subject in subjects.values():
-            with subject:
+        for number, name in enumerate(trial.subjects):
+            own = folder / f"{number}"
+            with RestartSubject(trial, name, own, broker.address, log) as subject:
                 subject.await_committed(total)
-                if subject.snapshots is not None:
-                    total = _await_snapshot(log, trial, subject, subject.snapshots, total)
+            if trial.loses_state and name != STREAMS:
+                # Snapshots while the store is filled would be many, and all of them stay for an hour.
+                with RestartSubject(trial, name, own, broker.address, log, own / "snapshots") as subject:
+                    total = _await_snapshot(log, trial, subject, own / "snapshots", total)
+            subjects[name] = subject
         for repeat in range(trial.repeats):
             total = append(log, trial, total, MORE)
             for name in Random(f"{trial.seed} {repeat}").sample(trial.subjects, len(trial.subjects)):
@@ -241,6 +243,8 @@ def run_restarts(trial: RestartTrial, folder: Path, deadline: Deadline) -> Itera
                 watch, broker_cpu_s = LoadWatch(), cpu_s(broker.pid)
                 with subjects[name] as subject:
                     figures = subject.await_record()
+                    if figures.pop("from_snapshot") is not (trial.loses_state and name != STREAMS):
+                        raise MeasurementFailedError(f"{name} did not begin with the files that this trial measures")
                     load = watch.figures()
                     # Neither the broker nor the subject, which goes on, is other work.
                     load["cpu_s"] += cpu_s(broker.pid) - broker_cpu_s + cpu_s(subject.pid)
@@ -292,14 +296,24 @@ def append(log: KafkaChangelog, trial: RestartTrial, first: int, count: int) -> 
 
 
 class RestartSubject(LastingProcess):
-    """One subject. A ``with`` block starts its process, and kills it at the end."""
+    """One subject. A ``with`` block starts its process, and kills it at the end.
 
-    def __init__(self, trial: RestartTrial, name: str, folder: Path, address: str, log: KafkaChangelog) -> None:
+    A worker takes snapshots by files if it gets a folder for them.
+    """
+
+    def __init__(
+        self,
+        trial: RestartTrial,
+        name: str,
+        folder: Path,
+        address: str,
+        log: KafkaChangelog,
+        snapshots: Path | None = None,
+    ) -> None:
         self._log, self.application = log, f"restarted-{folder.name}"
+        self._stalled_s = STALLED_S + trial.records / STALLED_RECORDS_PER_S
         self.state = folder / "state"
-        self.snapshots = folder / "snapshots" if trial.loses_state and name != STREAMS else None
-        """The folder of its snapshots by files, None if it takes none."""
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         arguments = {
             "address": address,
             "application": self.application,
@@ -310,8 +324,8 @@ class RestartSubject(LastingProcess):
         if name == STREAMS:
             super().__init__(name, _streams_command(_RESTART_PROGRAM, folder, arguments), folder, dict(os.environ))
         else:
-            snapshots = None if self.snapshots is None else str(self.snapshots)
-            own = {"backend": name, "snapshots": snapshots, "snapshot_interval_ms": SNAPSHOT_INTERVAL_MS}
+            place = None if snapshots is None else str(snapshots)
+            own = {"backend": name, "snapshots": place, "snapshot_interval_ms": SNAPSHOT_INTERVAL_MS}
             ours = command_of(f"{tasks.__name__}:restarted", {**arguments, **own}, folder)
             super().__init__(name, ours, folder, child_environment(None, folder))
 
@@ -320,8 +334,8 @@ class RestartSubject(LastingProcess):
 
         ``start_s`` is the time since its process was started. It includes the rest of the session of the killed one.
         """
-        figures = self.await_figures("processed no record", STALLED_S, _LOOK_S)
-        return {"replayed": None, **figures, "start_s": time.monotonic() - self.started_at}
+        figures = self.await_figures("processed no record", self._stalled_s, _LOOK_S)
+        return {"replayed": None, "from_snapshot": False, **figures, "start_s": time.monotonic() - self.started_at}
 
     def await_committed(self, records: int) -> None:
         """Wait until it has committed so many records. Raises: MeasurementFailedError."""
@@ -329,4 +343,4 @@ class RestartSubject(LastingProcess):
         def committed() -> int:
             return self._log.committed_offsets(self.application).get(INPUT, 0)
 
-        self.await_progress(committed, records, "committed nothing", STALLED_S, _ASK_S)
+        self.await_progress(committed, records, "committed nothing", self._stalled_s, _ASK_S)

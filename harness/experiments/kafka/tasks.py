@@ -200,8 +200,13 @@ def restarted(
             noted.append(perf_counter() - worker.assigned_at)
             task = worker.open_task(context.task_id)
             assert task is not None
-            replayed = sum(report.records for report in task.restore_reports())
-            write_figures(folder / FIGURES_FILE, {"ready_s": noted[0], "replayed": replayed})
+            reports = task.restore_reports()
+            figures = {
+                "ready_s": noted[0],
+                "replayed": sum(report.records for report in reports),
+                "from_snapshot": any(report.snapshot_offset is not None for report in reports),
+            }
+            write_figures(folder / FIGURES_FILE, figures)
 
     of_snapshots: dict[str, str | int] = {}
     if snapshots is not None:

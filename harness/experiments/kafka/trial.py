@@ -128,7 +128,7 @@ class RestartTrial:
     """A worker of ours and an instance of Kafka Streams, each with ``records`` keys in its store.
 
     In each round both are killed (SIGKILL) without an open transaction, and started again with new input. With
-    ``loses_state`` they have no local files then, as on another machine: the worker begins with a snapshot by files.
+    ``loses_state`` their local files are removed before each restart, and the worker begins with a snapshot by files.
     Without ``streams`` there is the worker alone.
     """
 

@@ -49,7 +49,7 @@ RECORDS_PER_S = 40_000
 DISK_TIMES = 5
 """Room for a store in half-full pages and a compaction of it, or for it and its changelog, in sizes of the state."""
 Say = Callable[[str], None]
-STEPS = (steps.load, steps.read, steps.update, steps.compact, steps.windows, steps.log, steps.restore)
+STEPS = (steps.load, steps.read, steps.compact, steps.update, steps.windows, steps.log, steps.restore)
 
 LIMIT_TIMES = 4
 """A limited store has this many times as many bytes of keys and values as its processes may use memory."""
@@ -169,21 +169,24 @@ SIZES: Mapping[str, ScaleGrid] = MappingProxyType(
 )
 
 _METHOD = f"""\
-A process puts all records into a new store at level CHANGELOG, in commits of {COMMIT_RECORDS:,}. Runs after the 23rd of
-November 2026 also bound a commit by {text.size(COMMIT_BYTES_MAX)}. Keys are hashes, so those of a commit are at random
-places of the store. *Longest commit* is that of the whole load, and *p99.9* of its puts, of which one in {TIMED_OF} is
-timed by itself. A fresh process opens the store, whose files are in the
-page cache as far as they fit. It looks up to {LOOKUPS_MAX:,} keys of each kind up: *old* keys are from the first tenth
-of the puts, *new* ones from the last, *absent* ones were never put. *Scans* read {SCAN_RECORDS:,} records from a key at
-random, *whole scan* all of them. *Updates* read up to {UPDATES_MAX:,} keys at random and put their values again, with
-the commits in between. *Windows* of an hour are put into a store of their own, one for {WINDOWS_OF} records, over
-{HOURS} hours of which it keeps {HOURS_KEPT}. Another process restores a task's store of the same records from its
-changelog, which has them in the order of the puts.
+A process puts all records into a new store at level CHANGELOG, in commits of {COMMIT_RECORDS:,}, or of
+{text.size(COMMIT_BYTES_MAX)} if that is less. Keys are hashes, so those of a commit are at random places of the store.
+*Longest commit* is that of the whole load. *P99.9* is that of single puts, without commits; one in {TIMED_OF} is timed.
+
+A fresh process opens the store, whose files are in the page cache as far as they fit. It looks up to {LOOKUPS_MAX:,}
+keys of each kind up: *old* keys are from the first tenth of the puts, *new* ones from the last, *absent* ones were
+never put. *Scans* read {SCAN_RECORDS:,} records from a key at random, *whole scan* all of them. After a compaction
+*updates* read up to {UPDATES_MAX:,} keys at random and put other values; commits are part of the time.
+
+*Windows* of an hour are put into another store, one window for every {WINDOWS_OF} records, over {HOURS} hours of
+which it keeps {HOURS_KEPT}. Expired windows are dropped by segments of half that time. Another process restores a
+task's store of the same records from its changelog, which has them in the order of the puts.
 
 *Peak memory* is that of a process, with the pages of files that it maps: for LMDB that is mostly page cache. *Disk* is
-counted after a clean close, and *compacted* after `txstores compact`. *Written* are all bytes that the puts made the
-process pass to the kernel, compactions included. Each value that is looked up, the number of
-records and their order are checked.
+counted after a clean close of the load, and *compacted* after `txstores compact`. *Written* are all bytes that the
+process of the puts has passed to the kernel, compactions included. Both are over the bytes of keys and values, and so
+is the disk of the windows that are kept. Each value that is looked up, the number of records and their order are
+checked.
 
 With a limit, all of these processes are in a cgroup that limits their memory and page cache. The store has half of it
 as `memory_max_bytes`. Each figure is from one store, not repeated.
@@ -254,8 +257,8 @@ _SPEEDS = Listing(
         Column("restored", "restore_per_s", text.count),
         Column("p99.9 of puts", "put_p999_s", text.duration),
         Column("longest commit", "commit_max_s", text.duration),
-        Column("of updates", "update_commit_max_s", text.duration),
-        Column("of windows", "window_commit_max_s", text.duration),
+        Column("longest of updates", "update_commit_max_s", text.duration),
+        Column("longest of windows", "window_commit_max_s", text.duration),
     ),
 )
 _SIZES = Listing(
@@ -266,10 +269,10 @@ _SIZES = Listing(
         Column("keys and values", "state_bytes", text.size),
         Column("disk", "bytes_on_disk", text.size),
         Column("disk, times the data", "disk_times", text.ratio),
-        Column("written", "written_times", text.ratio),
+        Column("written, times the data", "written_times", text.ratio),
         Column("compacted", "compacted_times", text.ratio),
         Column("compacted in", "compact_s", text.duration),
-        Column("windows", "window_disk_times", text.ratio),
+        Column("disk of windows, times those kept", "window_disk_times", text.ratio),
         Column("peak memory, puts", "load_peak_bytes", text.size),
         Column("reads", "read_peak_bytes", text.size),
         Column("restore", "restore_peak_bytes", text.size),
@@ -475,7 +478,7 @@ def _steps(trial: ScaleTrial, folder: Path, group: Path | None, say: Say, code: 
             if deadline.passed:
                 raise TimeOverError(TIME_OVER)
             yield figures_in(folder, step, order, deadline_s, code=code, group=group)
-            if step is steps.compact:
+            if step is steps.update:
                 # The same records are restored into another store.
                 shutil.rmtree(folder / STORE)
             elif step is steps.windows:

@@ -1,26 +1,28 @@
 """The steps of a trial of scale, each in its own process.
 
 ``load`` puts all records, in commits of 10,000. ``read`` opens the store, looks up keys that were put first and last,
-and scans. ``update`` reads and puts keys at random. ``compact`` rewrites the files of the closed store. ``windows``
-fills a window store, most of whose windows expire. ``log`` writes the changelog of the same records, and ``restore``
-restores a task's store from it. Each checks what it reads.
+and scans. ``compact`` rewrites the files of the closed store. ``update`` reads keys at random and puts other values.
+``windows`` fills a window store, most of whose windows expire. ``log`` writes the changelog of the first records, and
+``restore`` restores a task's store from it. Each checks what it reads.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
 from itertools import islice
+from operator import ne
 from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
 from harness.experiments.store_of_records import INPUT, STORE, StoreOfRecords
-from harness.experiments.throughput.measurement import bytes_on_disk, peak_memory_bytes
+from harness.experiments.throughput.measurement import bytes_on_disk, bytes_written, peak_memory_bytes
 from harness.progress import PROGRESS_FILE, note_progress
 from harness.workloads.ycsb import KEY_BYTES, Values, keys_of
 from stores.command import main
@@ -39,13 +41,14 @@ LOOKUPS_MAX, LOOKUP_S = 20_000, 20.0
 SCANS, SCAN_RECORDS = 100, 1_000
 TIMED_OF = 100
 """One put of so many is timed by itself."""
-UPDATES_MAX = 1_000_000
+UPDATES_MAX = 200_000
 """Updates end after so many, or as many as there are records, or after ``LOOKUP_S``."""
 WINDOWS_OF, WINDOW_MS, HOURS, HOURS_KEPT = 10, 3_600_000, 400, 100
 """A tenth as many windows as records, each of an hour, over 400 hours. Those of the last 100 hours are kept."""
 WINDOWS = "windows"
 """The folder of the window store."""
 _LOOKUPS_AT_ONCE = 500
+Pairs = list[tuple[bytes, bytes]]
 SAY_EVERY_S = 2.0
 
 
@@ -69,22 +72,17 @@ def load(folder: Path, **order: Any) -> dict[str, Any]:
     subject, progress = StoreOfRecords(folder, **order), ProgressWriter(folder, "put")
     records = subject.records
     part_s = [0.0] * PARTS
-    put_s = array("d")
+    put_s, random = array("d"), np.random.default_rng(subject.seed)
     commit_max_s = 0.0
-    written_before = _written_bytes()
+    written_before = bytes_written()
     with subject.open() as store:
         put, size = store.put, _commit_records(subject)
         for first in range(0, records, size):
             end = min(first + size, records)
             pairs = subject.pairs(first, end)
+            timed = random.integers(0, TIMED_OF, -(-len(pairs) // TIMED_OF)).tolist()
             began = perf_counter()
-            for at in range(0, len(pairs), TIMED_OF):
-                key, value = pairs[at]
-                putting = perf_counter()
-                put(key, value)
-                put_s.append(perf_counter() - putting)
-                for key, value in pairs[at + 1 : at + TIMED_OF]:
-                    put(key, value)
+            put_s.extend(_puts(put, pairs, timed))
             committing = perf_counter()
             store.commit({INPUT: end})
             committed = perf_counter()
@@ -97,10 +95,26 @@ def load(folder: Path, **order: Any) -> dict[str, Any]:
         "parts": [[count, seconds] for count, seconds in zip(_part_records(subject), part_s, strict=True) if count],
         "put_p999_s": float(np.quantile(put_s, 0.999)),
         "commit_max_s": commit_max_s,
-        "bytes_written": _written_bytes() - written_before,
+        "bytes_written": bytes_written() - written_before,
         "load_peak_bytes": peak_bytes,
         "bytes_on_disk": bytes_on_disk(folder / STORE),
     }
+
+
+def _puts(put: Callable[[bytes, bytes], None], pairs: Pairs, timed: Sequence[int]) -> list[float]:
+    """Put all ``pairs``, and return the seconds of some: in each block of ``TIMED_OF``, the one at that place."""
+    seconds = []
+    for number, place in enumerate(timed):
+        block = pairs[number * TIMED_OF : (number + 1) * TIMED_OF]
+        for key, value in block[:place]:
+            put(key, value)
+        for key, value in block[place : place + 1]:
+            began = perf_counter()
+            put(key, value)
+            seconds.append(perf_counter() - began)
+        for key, value in block[place + 1 :]:
+            put(key, value)
+    return seconds
 
 
 def read(folder: Path, **order: Any) -> dict[str, Any]:
@@ -136,71 +150,6 @@ def read(folder: Path, **order: Any) -> dict[str, Any]:
     return {"open_s": open_s, **speeds, "read_peak_bytes": peak_bytes, "read_wrong": "; ".join(wrong)}
 
 
-def update(folder: Path, **order: Any) -> dict[str, Any]:
-    """Read keys at random, and put their values again, in commits as those of the load."""
-    subject, progress = StoreOfRecords(folder, **order), ProgressWriter(folder, "update")
-    records, values, random = subject.records, subject.values, np.random.default_rng(subject.seed)
-    updates, size = min(UPDATES_MAX, records), _commit_records(subject)
-    seconds, done, wrong_values, commit_max_s = 0.0, 0, 0, 0.0
-    with subject.open() as store:
-        get, put = store.get, store.put
-        while done < updates and seconds < LOOKUP_S:
-            numbers = random.integers(0, records, min(size, updates - done))
-            keys = keys_of(numbers)
-            pairs = [(key, values.value(key, number)) for key, number in zip(keys, numbers.tolist(), strict=True)]
-            answers: list[bytes | None] = []
-            began = perf_counter()
-            for key, value in pairs:
-                answers.append(get(key))
-                put(key, value)
-            committing = perf_counter()
-            store.commit({INPUT: records})
-            committed = perf_counter()
-            commit_max_s = max(commit_max_s, committed - committing)
-            seconds += committed - began
-            done += len(pairs)
-            wrong_values += sum(answer != value for answer, (_, value) in zip(answers, pairs, strict=True))
-            progress.say(done, updates, "updates")
-    return {
-        "updates_per_s": done / seconds,
-        "update_commit_max_s": commit_max_s,
-        "update_wrong": f"{wrong_values:,} updates read another value" if wrong_values else "",
-    }
-
-
-def windows(folder: Path, **order: Any) -> dict[str, Any]:
-    """Fill a window store while most of its windows expire, and scan what is left."""
-    subject, progress = StoreOfRecords(folder, **order), ProgressWriter(folder, "put windows")
-    count, size = -(-subject.records // WINDOWS_OF), _commit_records(subject)
-    seconds, commit_max_s = 0.0, 0.0
-    kind = Window(BYTES, BYTES, WINDOW_MS, HOURS_KEPT * WINDOW_MS)
-    with kind.over(subject.open(folder / WINDOWS)) as store:
-        put = store.put
-        for first in range(0, count, size):
-            end = min(first + size, count)
-            hours = [number * HOURS // count for number in range(first, end)]
-            rows = [(*pair, hour * WINDOW_MS) for pair, hour in zip(subject.pairs(first, end), hours, strict=True)]
-            began = perf_counter()
-            for key, value, start_ms in rows:
-                put(key, value, start_ms)
-            committing = perf_counter()
-            store.commit({INPUT: end})
-            committed = perf_counter()
-            commit_max_s = max(commit_max_s, committed - committing)
-            seconds += committed - began
-            progress.say(end, count, "windows")
-        kept = sum(1 for _ in store.all())
-    last_hour = (count - 1) * HOURS // count
-    wanted = sum(number * HOURS // count > last_hour - HOURS_KEPT for number in range(count))
-    return {
-        "window_puts_per_s": count / seconds,
-        "window_commit_max_s": commit_max_s,
-        "window_bytes_kept": wanted * (KEY_BYTES + subject.value_bytes),
-        "window_bytes_on_disk": bytes_on_disk(folder / WINDOWS),
-        "window_wrong": f"{kept:,} windows are left, not {wanted:,}" if kept != wanted else "",
-    }
-
-
 def compact(folder: Path, **order: Any) -> dict[str, Any]:
     """Rewrite the files of the closed store without unused space, as ``txstores compact``."""
     note_progress(folder / PROGRESS_FILE, "compact")
@@ -220,6 +169,93 @@ def compact(folder: Path, **order: Any) -> dict[str, Any]:
         "compacted_bytes": bytes_on_disk(folder / STORE),
         "compact_wrong": "; ".join(wrong),
     }
+
+
+def update(folder: Path, **order: Any) -> dict[str, Any]:
+    """Read keys at random and put other values, in commits as those of the load. Then look them up again."""
+    subject, progress = StoreOfRecords(folder, **order), ProgressWriter(folder, "update")
+    records, values, random = subject.records, subject.values, np.random.default_rng(subject.seed)
+    updates, size = min(UPDATES_MAX, records), _commit_records(subject)
+    seconds, done, wrong_values, commit_max_s = 0.0, 0, 0, 0.0
+    present: dict[bytes, bytes] = {}
+    with subject.open() as store:
+        get, put = store.get, store.put
+        while done < updates and seconds < LOOKUP_S:
+            numbers = random.integers(0, records, min(size, updates - done)).tolist()
+            keys = keys_of(np.array(numbers))
+            expected = []
+            for key, number in zip(keys, numbers, strict=True):
+                expected.append(present.get(key) or values.value(key, number))
+                present[key] = values.value(key, records + number)
+            pairs = [(key, present[key]) for key in keys]
+            answers: list[bytes | None] = []
+            began = perf_counter()
+            for key, value in pairs:
+                answers.append(get(key))
+                put(key, value)
+            committing = perf_counter()
+            store.commit({INPUT: records})
+            committed = perf_counter()
+            commit_max_s = max(commit_max_s, committed - committing)
+            seconds += committed - began
+            done += len(pairs)
+            wrong_values += sum(map(ne, answers, expected))
+            progress.say(done, updates, "updates")
+    with subject.open() as store:
+        lost = sum(store.get(key) != value for key, value in present.items())
+    wrong = [f"{wrong_values:,} updates read another value"] if wrong_values else []
+    wrong += [f"{lost:,} updates are lost"] if lost else []
+    return {
+        "updates_per_s": done / seconds,
+        "update_commit_max_s": commit_max_s,
+        "update_wrong": "; ".join(wrong),
+    }
+
+
+def windows(folder: Path, **order: Any) -> dict[str, Any]:
+    """Fill a window store while most of its windows expire, and compare what is left."""
+    subject, progress = StoreOfRecords(folder, **order), ProgressWriter(folder, "put windows")
+    count, size = -(-subject.records // WINDOWS_OF), _commit_records(subject)
+    last_hour = (count - 1) * HOURS // count
+    seconds, commit_max_s, wanted, wanted_sum = 0.0, 0.0, 0, 0
+    kind = Window(BYTES, BYTES, WINDOW_MS, HOURS_KEPT * WINDOW_MS)
+    with kind.over(subject.open(folder / WINDOWS)) as store:
+        put = store.put
+        for first in range(0, count, size):
+            end = min(first + size, count)
+            hours = [number * HOURS // count for number in range(first, end)]
+            rows = [(*pair, hour * WINDOW_MS) for pair, hour in zip(subject.pairs(first, end), hours, strict=True)]
+            began = perf_counter()
+            for key, value, start_ms in rows:
+                put(key, value, start_ms)
+            committing = perf_counter()
+            store.commit({INPUT: end})
+            committed = perf_counter()
+            commit_max_s = max(commit_max_s, committed - committing)
+            seconds += committed - began
+            kept_rows = [row for row, hour in zip(rows, hours, strict=True) if hour > last_hour - HOURS_KEPT]
+            wanted += len(kept_rows)
+            wanted_sum += sum(map(_window_sum, kept_rows))
+            progress.say(end, count, "windows")
+        kept = kept_sum = 0
+        for window, value in store.all():
+            kept += 1
+            kept_sum += _window_sum((window.key, value, window.start_ms))
+    wrong = [f"{kept:,} windows are left, not {wanted:,}"] if kept != wanted else []
+    wrong += ["windows have other keys, starts or values than were put"] if not wrong and kept_sum != wanted_sum else []
+    return {
+        "window_puts_per_s": count / seconds,
+        "window_commit_max_s": commit_max_s,
+        "window_bytes_kept": wanted * (KEY_BYTES + subject.value_bytes),
+        "window_bytes_on_disk": bytes_on_disk(folder / WINDOWS),
+        "window_wrong": "; ".join(wrong),
+    }
+
+
+def _window_sum(row: tuple[bytes, bytes, int]) -> int:
+    """Return a number whose sum over windows, in any order, is that of the same windows only."""
+    key, value, start_ms = row
+    return crc32(value, crc32(key, start_ms & 0xFFFFFFFF)) + start_ms
 
 
 def log(folder: Path, **order: Any) -> dict[str, Any]:
@@ -297,12 +333,6 @@ def _counted(pairs: Iterable[tuple[bytes, bytes]], progress: ProgressWriter, rec
         if count % COMMIT_RECORDS == 0:
             progress.say(count, records)
     return count, unsorted
-
-
-def _written_bytes() -> int:
-    """Return the bytes that this process has passed to the kernel. Source: ``proc_pid_io(5)``, ``wchar``."""
-    fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
-    return int(fields["wchar"])
 
 
 def _part_records(subject: StoreOfRecords) -> Sequence[int]:
