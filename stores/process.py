@@ -12,6 +12,7 @@ import errno
 import os
 import resource
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -54,6 +55,23 @@ def _disown_all() -> None:
 
 
 os.register_at_fork(after_in_child=_disown_all)
+
+
+def skip_destructors_in_children() -> None:
+    """Let the children of every fork from now on end without the destructors of loaded libraries. Python's own run.
+
+    Call it for a library that has threads as long as the process lives, and joins them at its end. In a child these
+    threads do not exist, and joining more than one may crash: glibc frees the stacks of all when it joins the first,
+    once they exceed its cache of 40 MiB. Source: glibc, ``nptl/nptl-stack.c``.
+    """
+    os.register_at_fork(after_in_child=_skip_destructors)
+
+
+def _skip_destructors() -> None:
+    libc = ctypes.CDLL(None)
+    # It is called before what was registered earlier, with the exit status. Not every C library has it.
+    with suppress(AttributeError):
+        libc.on_exit(libc._exit, None)
 
 
 _SPARE = 8

@@ -220,6 +220,32 @@ else:
     assert store.get(b"staged").value == b"1"
     store.close()
 """
+ENDING = """
+import atexit, os, sys
+from threading import Event, Thread
+from stores import open_store
+store = open_store(sys.argv[2], sys.argv[1])
+# With the threads of an engine these have more memory for stacks than the C library keeps of threads that have ended.
+ended = Event()
+threads = [Thread(target=ended.wait) for _ in range(12)]
+for thread in threads:
+    thread.start()
+child = os.fork()
+if not child:
+    atexit.register(os.write, 2, b"ended")
+    sys.exit(3)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3, "the child"
+store.put(b"key", b"value")
+store.commit()
+store.close()
+child = os.fork()
+if not child:
+    sys.exit(4)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4, "the second child"
+ended.set()
+for thread in threads:
+    thread.join()
+"""
 CHANGELOG = """
 import os, sys
 from stores import StoreClosedError, TopicPartition
@@ -252,8 +278,8 @@ def ends_well(child: int) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def run(script: str, *arguments: str | Path) -> None:
-    """Run a script that forks, in a process of its own: this one has threads."""
+def run(script: str, *arguments: str | Path) -> str:
+    """Run a script that forks, in a process of its own: this one has threads. Return its standard error."""
     command = [sys.executable, "-c", script, *map(str, arguments)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         try:
@@ -263,6 +289,7 @@ def run(script: str, *arguments: str | Path) -> None:
             os.killpg(process.pid, 9)
             raise
     assert process.returncode == 0, told
+    return told
 
 
 @pytest.mark.parametrize("backend", backends())
@@ -271,6 +298,11 @@ def test_a_store_is_closed_for_the_child_and_goes_on_in_the_parent(path: Path, b
     with open_store(backend, path) as store:
         assert store.get(b"child") is None
         assert sum(1 for _ in store.all()) == (1001 if store.persistent else 0)
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_a_forked_process_ends_with_its_own_status_however_many_threads_there_were(path: Path, backend: str) -> None:
+    assert run(ENDING, path, backend) == "ended"
 
 
 @pytest.mark.parametrize("backend", backends())

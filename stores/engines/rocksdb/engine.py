@@ -52,6 +52,7 @@ from stores.engines.rocksdb.scan import RocksDBScan, RocksDBSnapshot, check_end,
 from stores.errors import StoreUnavailableError, damaged
 from stores.interface import Durability
 from stores.ordered import WHOLE, Bounds, ScanRange
+from stores.process import skip_destructors_in_children
 
 _ITERATORS_MAX = 8
 """The most ranges of one snapshot that have an iterator each. Those of more share one, which seeks for each piece."""
@@ -205,12 +206,14 @@ class RocksDBEngine(IngestingEngine):
     @classmethod
     def _refuse_after_fork(cls, path: Path) -> None:
         """Refuse to open a database in a forked child: RocksDB's threads are not in it, and it would wait forever."""
-        if cls._used_by not in (None, os.getpid()):
+        if cls._used_by is None:
+            cls._used_by = os.getpid()
+            skip_destructors_in_children()
+        elif cls._used_by != os.getpid():
             raise StoreUnavailableError(
                 f"{path} can't be opened in a process that was forked from one that has used RocksDB: "
                 "start processes with multiprocessing's 'spawn', or with subprocess"
             )
-        cls._used_by = os.getpid()
 
     @classmethod
     def torn_by_power_loss(cls, durability: Durability) -> bool:
