@@ -58,11 +58,11 @@ os.register_at_fork(after_in_child=_disown_all)
 
 
 def skip_destructors_in_children() -> None:
-    """Let the children of every fork from now on end without the destructors of loaded libraries. Python's own run.
+    """Let the children of every fork from now on end with their own status, without the destructors of C++ libraries.
 
-    Call it for a library that has threads as long as the process lives, and joins them at its end. In a child these
-    threads do not exist, and joining more than one may crash: glibc frees the stacks of all when it joins the first,
-    once they exceed its cache of 40 MiB. Source: glibc, ``nptl/nptl-stack.c``.
+    Python's own finalizers run. Call it for a library that joins its threads when the process ends. A child does not
+    have them, and joining more than one may crash: glibc frees the stacks of all when it joins the first, once they
+    exceed its cache of 40 MiB. Source: glibc, ``nptl/nptl-stack.c``.
     """
     os.register_at_fork(after_in_child=_skip_destructors)
 

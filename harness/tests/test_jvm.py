@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from harness.processes.apart import NoMemoryLimitError
 from harness.processes.child import MeasurementFailedError
 from harness.processes.spark_cluster import QUICK_JVM
 from stores.errors import ConfigError
+from stores.tests.rocksdb_options import RECORDS, TABLES, options_in_use
 from stores.tests.test_java import fake_java
 
 needs_jdk = pytest.mark.skipif(bool(missing_jdk()), reason=missing_jdk())
@@ -91,8 +91,8 @@ def test_both_sides_do_the_same_work_with_the_same_options(
     assert own["entries"] == (800 if distribution == "fresh" else 50)
     assert (own["entries"], own["checksum"]) == (other["entries"], other["checksum"])
     options = options_of(tmp_path / "ours")
-    assert (options["CFOptions default"]["write_buffer_size"] == str(16 << 20)) is not bool(limit)
-    assert options["TableOptions/BlockBasedTable default"]["partition_filters"] == str(bool(limit)).lower()
+    assert (options[RECORDS]["write_buffer_size"] == str(16 << 20)) is not bool(limit)
+    assert options[TABLES]["partition_filters"] == str(bool(limit)).lower()
     assert options == options_of(tmp_path / "theirs")
 
 
@@ -165,17 +165,11 @@ def test_where_no_memory_can_be_limited_the_trial_says_why(monkeypatch: pytest.M
 
 
 def options_of(folder: Path) -> dict[str, dict[str, str]]:
-    """The options that RocksDB itself wrote down, by section."""
-    newest = max(folder.rglob("OPTIONS-*"))
-    sections: dict[str, dict[str, str]] = {}
-    for line in newest.read_text().splitlines():
-        if named := re.fullmatch(r"\[(.*)\]", line.strip()):
-            section = sections.setdefault(named[1].replace('"', ""), {})
-        elif "=" in line:
-            name, _, value = line.strip().partition("=")
-            # The C interface, which rocksdict uses, names no parameters of a filter.
-            section[name] = value.partition(":")[0] if name == "filter_policy" else value
-    del sections["Version"]
+    """Return the options in use. The C interface, which rocksdict uses, names no parameters of a filter."""
+    sections = options_in_use(folder)
+    for options in sections.values():
+        if "filter_policy" in options:
+            options["filter_policy"] = options["filter_policy"].partition(":")[0]
     return sections
 
 

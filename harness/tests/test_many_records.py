@@ -184,7 +184,7 @@ def test_windows_with_another_key_value_or_start_are_found(
 
 @pytest.mark.parametrize("name", ["read_wrong", "compact_wrong", "update_wrong", "window_wrong", "restore_wrong"])
 def test_whatever_a_step_finds_wrong_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(scale_module, "STEPS", (steps.load,))
+    monkeypatch.setattr(steps, "STEPS", (steps.load,))
     monkeypatch.setattr(scale_module, "figures_in", lambda *_, **__: {"put_s": 2.0, name: "that is wrong"})
     row, *_ = run_scale(ScaleTrial("lmdb", RECORDS, 1), tmp_path)
     assert row["problem"] == "that is wrong"

@@ -32,7 +32,7 @@ from stores.strategies.store import Store
 from stores.tasks import GlobalStore, GlobalStores
 from stores.tasks.stores import log_follower
 from stores.tests.memory_of_arenas import ARENAS, in_process
-from stores.tests.rocksdb_options import options_in_use
+from stores.tests.rocksdb_options import RECORDS, TABLES, options_in_use
 from stores.tests.tasks.global_topic import TOPIC, say
 from stores.worker import Application, Processor
 from stores.worker.settings import WorkerSettings
@@ -163,8 +163,8 @@ def test_rocksdb_has_indexes_in_its_cache_and_smaller_write_buffers_with_a_limit
         store.commit()
         used = options_in_use(tmp_path / "s")
     for name in ("cache_index_and_filter_blocks", "partition_filters"):
-        assert used[name] == str(is_cached).lower()
-    assert used["write_buffer_size"] == str(buffer_bytes)
+        assert used[TABLES][name] == str(is_cached).lower()
+    assert used[RECORDS]["write_buffer_size"] == str(buffer_bytes)
 
 
 def test_options_that_are_given_are_used(tmp_path: Path) -> None:

@@ -209,8 +209,6 @@ SESSION_TIMEOUT_MS = 6_000
 """The time after which the broker gives the tasks of a killed process away: the least that it allows."""
 STALLED_S, STALLED_RECORDS_PER_S = 300.0, 50_000
 """The time without any progress after which a measurement has failed. A restore by Kafka Streams shows none."""
-SNAPSHOT_INTERVAL_MS = 2_000
-"""The least time between snapshots of a worker that loses its files, so that one of the last commit soon follows."""
 _PIECE = 10_000
 _LOOK_S = 0.02
 _ASK_S = 0.5
@@ -277,7 +275,7 @@ def _await_snapshot(
         names = map(IndexName.parse, (file.name for file in snapshots.rglob("*")))
         return max((name.offset for name in names if name is not None), default=-1)
 
-    subject.await_progress(reached, wanted, "sent no snapshot", STALLED_S, SNAPSHOT_INTERVAL_MS / 1_000)
+    subject.await_progress(reached, wanted, "sent no snapshot", STALLED_S, tasks.SNAPSHOT_INTERVAL_MS / 1_000)
     return total
 
 
@@ -324,8 +322,7 @@ class RestartSubject(LastingProcess):
         if name == STREAMS:
             super().__init__(name, _streams_command(_RESTART_PROGRAM, folder, arguments), folder, dict(os.environ))
         else:
-            place = None if snapshots is None else str(snapshots)
-            own = {"backend": name, "snapshots": place, "snapshot_interval_ms": SNAPSHOT_INTERVAL_MS}
+            own = {"backend": name, "snapshots": None if snapshots is None else str(snapshots)}
             ours = command_of(f"{tasks.__name__}:restarted", {**arguments, **own}, folder)
             super().__init__(name, ours, folder, child_environment(None, folder))
 

@@ -33,6 +33,8 @@ from stores.interface import Durability, TopicPartition
 from stores.tasks import SharedResources, StoreConfig, StreamTask, TaskContext, TaskId, TaskSettings, ThreadTransaction
 from stores.worker import Application, Processor, Worker
 
+SNAPSHOT_INTERVAL_MS = 2_000
+"""The least time between snapshots of a worker that loses its files, so that one of the last commit soon follows."""
 LOG_FILE = "changelog.sqlite"
 _TURN_RECORDS = 10_000
 """The most records that a task processes before the next one has its turn."""
@@ -186,7 +188,6 @@ def restarted(
     session_timeout_ms: int,
     state: str,
     snapshots: str | None,
-    snapshot_interval_ms: int,
     folder: Path,
 ) -> None:
     """Keep the latest value of each key; write the figures to ``folder`` when the first record is processed."""
@@ -211,7 +212,7 @@ def restarted(
     of_snapshots: dict[str, str | int] = {}
     if snapshots is not None:
         # Only the time until it is ready counts, not its speed before.
-        of_snapshots = {"snapshot.dir": snapshots, "snapshot.interval.ms": snapshot_interval_ms}
+        of_snapshots = {"snapshot.dir": snapshots, "snapshot.interval.ms": SNAPSHOT_INTERVAL_MS}
         of_snapshots["snapshot.cpu.share"] = "1"
     worker = NotingWorker(
         Application(application, Processor([EVENTS_TOPIC], process, {STORE: StoreConfig(backend)})),

@@ -13,19 +13,7 @@ from typing import Any
 from harness.budget import DEFAULT, NEVER, NIGHT, SMOKE, TIME_OVER, Deadline, TimeOverError
 from harness.experiment import Columns, Experiment, Request, Rows, TrialPlacement, TrialWorker, check_counts
 from harness.experiments.scale import steps
-from harness.experiments.scale.steps import (
-    COMMIT_BYTES_MAX,
-    COMMIT_RECORDS,
-    HOURS,
-    HOURS_KEPT,
-    LEVEL,
-    LOOKUPS_MAX,
-    PARTS,
-    SCAN_RECORDS,
-    TIMED_OF,
-    UPDATES_MAX,
-    WINDOWS_OF,
-)
+from harness.experiments.scale.steps import LEVEL, PARTS
 from harness.experiments.store_of_records import STORE
 from harness.processes.apart import NoMemoryLimitError, memory_kills, memory_limit
 from harness.processes.child import MeasurementFailedError, figures_in
@@ -49,7 +37,6 @@ RECORDS_PER_S = 40_000
 DISK_TIMES = 5
 """Room for a store in half-full pages and a compaction of it, or for it and its changelog, in sizes of the state."""
 Say = Callable[[str], None]
-STEPS = (steps.load, steps.read, steps.compact, steps.update, steps.windows, steps.log, steps.restore)
 
 LIMIT_TIMES = 4
 """A limited store has this many times as many bytes of keys and values as its processes may use memory."""
@@ -169,18 +156,20 @@ SIZES: Mapping[str, ScaleGrid] = MappingProxyType(
 )
 
 _METHOD = f"""\
-A process puts all records into a new store at level CHANGELOG, in commits of {COMMIT_RECORDS:,}, or of
-{text.size(COMMIT_BYTES_MAX)} if that is less. Keys are hashes, so those of a commit are at random places of the store.
-*Longest commit* is that of the whole load. *P99.9* is that of single puts, without commits; one in {TIMED_OF} is timed.
+A process puts all records into a new store at level CHANGELOG, in commits of {steps.COMMIT_RECORDS:,}, or of
+{text.size(steps.COMMIT_BYTES_MAX)} if that is less. Keys are hashes, so those of a commit are at random places of the
+store. *Longest commit* is that of the whole load. *P99.9* is that of single puts, without commits; one in
+{steps.TIMED_OF} is timed.
 
-A fresh process opens the store, whose files are in the page cache as far as they fit. It looks up to {LOOKUPS_MAX:,}
-keys of each kind up: *old* keys are from the first tenth of the puts, *new* ones from the last, *absent* ones were
-never put. *Scans* read {SCAN_RECORDS:,} records from a key at random, *whole scan* all of them. After a compaction
-*updates* read up to {UPDATES_MAX:,} keys at random and put other values; commits are part of the time.
+A fresh process opens the store, whose files are in the page cache as far as they fit. It looks up to
+{steps.LOOKUPS_MAX:,} keys of each kind up: *old* keys are from the first tenth of the puts, *new* ones from the last,
+*absent* ones were never put. *Scans* read {steps.SCAN_RECORDS:,} records from a key at random, *whole scan* all of
+them. After a compaction *updates* read up to {steps.UPDATES_MAX:,} keys at random and put other values; commits are
+part of the time.
 
-*Windows* of an hour are put into another store, one window for every {WINDOWS_OF} records, over {HOURS} hours of
-which it keeps {HOURS_KEPT}. Expired windows are dropped by segments of half that time. Another process restores a
-task's store of the same records from its changelog, which has them in the order of the puts.
+*Windows* of an hour are put into another store, one window for every {steps.WINDOWS_OF} records, over {steps.HOURS}
+hours of which it keeps {steps.HOURS_KEPT}. Expired windows are dropped by segments of half that time. Another process
+restores a task's store of the same records from its changelog, which has them in the order of the puts.
 
 *Peak memory* is that of a process, with the pages of files that it maps: for LMDB that is mostly page cache. *Disk* is
 counted after a clean close of the load, and *compacted* after `txstores compact`. *Written* are all bytes that the
@@ -474,7 +463,7 @@ def _steps(trial: ScaleTrial, folder: Path, group: Path | None, say: Say, code: 
     with ProgressFile(
         folder / PROGRESS_FILE, lambda line: say(f"{trial.backend}, {trial.records:,} records{memory}: {line}")
     ):
-        for step in STEPS:
+        for step in steps.STEPS:
             if deadline.passed:
                 raise TimeOverError(TIME_OVER)
             yield figures_in(folder, step, order, deadline_s, code=code, group=group)

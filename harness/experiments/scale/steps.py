@@ -27,7 +27,7 @@ from harness.progress import PROGRESS_FILE, note_progress
 from harness.workloads.ycsb import KEY_BYTES, Values, keys_of
 from stores.command import main
 from stores.interface import Durability, KeyValueStore
-from stores.records import BYTES, Window
+from stores.records import BYTES, Window, WindowStore
 from stores.registry import backend_named
 from stores.tasks import RestoreProgress
 
@@ -83,11 +83,8 @@ def load(folder: Path, **order: Any) -> dict[str, Any]:
             timed = random.integers(0, TIMED_OF, -(-len(pairs) // TIMED_OF)).tolist()
             began = perf_counter()
             put_s.extend(_puts(put, pairs, timed))
-            committing = perf_counter()
-            store.commit({INPUT: end})
-            committed = perf_counter()
-            commit_max_s = max(commit_max_s, committed - committing)
-            part_s[first * PARTS // records] += committed - began
+            commit_max_s = max(commit_max_s, _commit(store, end))
+            part_s[first * PARTS // records] += perf_counter() - began
             progress.say(end, records)
         peak_bytes = peak_memory_bytes()
     return {
@@ -193,11 +190,8 @@ def update(folder: Path, **order: Any) -> dict[str, Any]:
             for key, value in pairs:
                 answers.append(get(key))
                 put(key, value)
-            committing = perf_counter()
-            store.commit({INPUT: records})
-            committed = perf_counter()
-            commit_max_s = max(commit_max_s, committed - committing)
-            seconds += committed - began
+            commit_max_s = max(commit_max_s, _commit(store, records))
+            seconds += perf_counter() - began
             done += len(pairs)
             wrong_values += sum(map(ne, answers, expected))
             progress.say(done, updates, "updates")
@@ -228,11 +222,8 @@ def windows(folder: Path, **order: Any) -> dict[str, Any]:
             began = perf_counter()
             for key, value, start_ms in rows:
                 put(key, value, start_ms)
-            committing = perf_counter()
-            store.commit({INPUT: end})
-            committed = perf_counter()
-            commit_max_s = max(commit_max_s, committed - committing)
-            seconds += committed - began
+            commit_max_s = max(commit_max_s, _commit(store, end))
+            seconds += perf_counter() - began
             kept_rows = [row for row, hour in zip(rows, hours, strict=True) if hour > last_hour - HOURS_KEPT]
             wanted += len(kept_rows)
             wanted_sum += sum(map(_window_sum, kept_rows))
@@ -287,6 +278,17 @@ def restore(folder: Path, **order: Any) -> dict[str, Any]:
         "restore_peak_bytes": peak_bytes,
         "restore_wrong": "; ".join(wrong),
     }
+
+
+STEPS = (load, read, compact, update, windows, log, restore)
+"""All steps, in their order."""
+
+
+def _commit(store: KeyValueStore | WindowStore[bytes, bytes], offset: int) -> float:
+    """Commit with this offset of the input, and return the seconds."""
+    began = perf_counter()
+    store.commit({INPUT: offset})
+    return perf_counter() - began
 
 
 def _looked_up(store: Any, numbers: Any, values: Values | None, progress: ProgressWriter) -> tuple[float, int]:

@@ -134,7 +134,7 @@ class RocksDBEngine(IngestingEngine):
 
     @classmethod
     def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
-        cls._refuse_after_fork(path)
+        cls._note_use(path)
         # A process that was killed in ``persist`` may have left this folder.
         shutil.rmtree(checkpoint_folder(path), ignore_errors=True)
         manifest_of(path)
@@ -174,7 +174,7 @@ class RocksDBEngine(IngestingEngine):
 
     @classmethod
     def open_read_only(cls, path: Path, *, live: bool) -> Self:
-        cls._refuse_after_fork(path)
+        cls._note_use(path)
         options = {**cls.options, "block_cache_size_bytes": CACHE_BYTES} if live else cls.options
         reader = open_reader(path, options, live=live)
         engine = cls(reader.db, Durability.CHANGELOG, None, options, reader.second)
@@ -204,8 +204,11 @@ class RocksDBEngine(IngestingEngine):
                 handle.compact_range(None, None)
 
     @classmethod
-    def _refuse_after_fork(cls, path: Path) -> None:
-        """Refuse to open a database in a forked child: RocksDB's threads are not in it, and it would wait forever."""
+    def _note_use(cls, path: Path) -> None:
+        """Note that this process uses RocksDB, so that its forked children end without errors.
+
+        Raises: StoreUnavailableError in such a child: RocksDB's threads are not in it, and it would wait forever.
+        """
         if cls._used_by is None:
             cls._used_by = os.getpid()
             skip_destructors_in_children()

@@ -54,7 +54,7 @@ class StreamsDatabase:
     """
 
     def __init__(self, path: Path) -> None:
-        RocksDBEngine._refuse_after_fork(path)
+        RocksDBEngine._note_use(path)
         if manifest_of(path) is None or RocksDBEngine.is_doubtful(path):
             raise StoreCorruptedError(f"{path} is damaged: its WAL or its manifest is not one that RocksDB writes")
         RocksDBEngine.check_closed(path)

@@ -25,7 +25,7 @@ from stores.engines.rocksdb.scan import RocksDBScan, RocksDBSnapshot
 from stores.ordered import ScanRange
 from stores.strategies.indexed_batch import AFTER_WRITE, BEFORE_WRITE
 from stores.strategies.store import Store
-from stores.tests.rocksdb_options import options_in_use
+from stores.tests.rocksdb_options import DATABASE, RECORDS, options_in_use
 from stores.tests.store_process import StoreProcess
 
 LOG, INPUT = TopicPartition("changelog", 0), TopicPartition("input", 0)
@@ -69,7 +69,8 @@ def test_rocksdb_gets_the_options_of_a_store_and_their_defaults(path: Path, name
     in_file = name.replace("level_zero", "level0").removesuffix("_bytes")
     for options, wanted in (({name: given}, given), ({}, engine.RocksDBEngine.options[name])):
         with open_store(INDEXED, path, options=options):
-            assert options_in_use(path)[in_file] == str(wanted)
+            used = options_in_use(path)
+            assert {**used[DATABASE], **used[RECORDS]}[in_file] == str(wanted)
 
 
 @pytest.mark.parametrize("backend", [INDEXED, "rocksdb-direct", "rocksdb-dual-store"])
