@@ -54,7 +54,7 @@ _MEASURED = ("throughput", "opening", "benchmark", "latency", "early_commit", "l
 def choices(figures: Figures, backends: Backends) -> list[Choice]:
     """Return the best backend for each need. ``backends`` has the properties that each backend declares, by name.
 
-    A backend is chosen if its median is the best one, and no other backend may be more than 10 % better (see
+    The backend is chosen that has the best median of those than which no other may be more than 10 % better (see
     ``harness.report.decision``). One that failed at a level, in a crash trial or by its end state, is not chosen there.
     One without isolation is chosen nowhere: it is the baseline, and the negative control.
     """

@@ -114,11 +114,13 @@ def _completed(page: Page, facts: Mapping[str, Any], name: str) -> Page:
 
 
 HOW_PICKED = (
-    "A pick has the best median among the backends that can do it and kept every promise at that level in this run. No "
-    "other one is better by more than 10 %, with a confidence of 99 %, by the ratios of both within the rounds that "
-    "measured them. *No difference* names those that are neither better nor worse by more than 10 %: choose among them "
-    "by other needs. *Not distinguished yet* names those that may be as good as the pick, or worse. *No pick yet* "
-    "names those of which one may be better than the others by more than 10 %. Further rounds would show which."
+    "A pick kept every promise at that level in this run. No other backend that can do it is better by more than 10 %, "
+    "with a confidence of 99 %, by the ratios of both within the rounds that measured them, at one speed of the "
+    "processor. Of several such backends it is the one with the best median. Medians are as measured, so one that is "
+    "not picked may have a better one. *No difference* names those that are neither better nor worse by more than 10 "
+    "%: choose among them by other needs. *Not distinguished yet* names those that may be as good as the pick, or "
+    "worse. *No pick yet* names those of which one may be better than the others by more than 10 %. Further rounds "
+    "would show which."
 )
 _READING = """\
 Figures are compared within one durability level only. They are medians. An interval contains the true median with a
