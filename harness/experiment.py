@@ -298,6 +298,13 @@ class Experiment(ABC, Generic[T]):
         """Return how many seconds a trial takes, roughly, or 0 if it is short: a run begins none that cannot fit."""
         return 0.0
 
+    def still_needed(self, trial: T, rows: Sequence[Row]) -> T | None:
+        """Return a local trial without what the ``rows`` of earlier ones have decided; None if nothing is left of it.
+
+        By default nothing is decided by others. What it leaves out counts as no part of the plan.
+        """
+        return trial
+
     def kept_s(self, others: Sequence[T]) -> float:
         """Return the seconds that a local trial leaves to ``others`` after it, if it has as many to spare: none."""
         return 0.0

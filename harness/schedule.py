@@ -16,7 +16,7 @@ from pathlib import Path
 from subprocess import TimeoutExpired
 from typing import Any
 
-from harness.budget import NEVER, Budget, Deadline, TimeOverError, ended_by
+from harness.budget import NEVER, NIGHT, Budget, Deadline, TimeOverError, ended_by
 from harness.experiment import Claim, Experiment, Outcome, Request, Rows, TrialPlacement, TrialWorker
 from harness.experiments.registry import kinds
 from harness.folders import temporary_folder
@@ -32,8 +32,11 @@ from harness.spark.session import Session, SparkFailedError
 PROBLEMS_MAX = 3
 """After so many trials have failed, no further one runs: they may all fail for the same reason."""
 ANSWER = "answer"
-ANSWER_SHARE = 650.0
-"""The part of a budget for what picks rest on, relative to the shares of the experiments that follow."""
+ANSWER_SHARE, NIGHT_ANSWER_SHARE = 650.0, 200.0
+"""The part of a budget for what picks rest on, relative to the shares of the experiments that follow.
+
+In a night it is a third. Picks that half an hour does not decide differ by little more than what makes no difference.
+"""
 FIRST_ANSWER_S = 110.0
 """The seconds of the first round of all experiments that answer, which is short."""
 Say = Callable[[str], None]
@@ -144,7 +147,7 @@ def run_local(
     deadline: Deadline = NEVER,
     keep: Callable[[list[Row]], object] = lambda _: None,
 ) -> Outcome:
-    """Run the trials one after the other, until ``deadline``.
+    """Run the trials one after the other, until ``deadline``, as far as those before them have not made them needless.
 
     At the deadline the processes of a trial are killed, and it counts as left out. A trial that fails is a problem, and
     the next one runs; after ``PROBLEMS_MAX`` problems none does. ``say`` gets lines of progress, ``keep`` the rows of
@@ -153,8 +156,11 @@ def run_local(
     """
     outcome = Outcome()
     with temporary_folder(experiment.name) as folder, ended_by(deadline):
-        for number, trial in enumerate(trials, 1):
+        for number, planned in enumerate(trials, 1):
             rows = None
+            trial = experiment.still_needed(planned, outcome.rows)
+            if trial is None:
+                continue
             if len(outcome.problems) < PROBLEMS_MAX and deadline.remaining_s > experiment.cost_s(trial):
                 own = _own_deadline(experiment, trial, trials[number:], deadline)
                 rows = _tried(experiment, trial, TrialWorker(folder / f"{number}", deadline=own, say=say), outcome)
@@ -230,7 +236,8 @@ class BenchRun:
         shares: dict[Hashable, float] = {part: part.experiment.share_in(self._profile) for part in parts}
         answering = [part for part in parts if part.experiment.answers]
         if answering:
-            self._answer(answering, Budget(self._end, {**shares, ANSWER: ANSWER_SHARE}).deadline(ANSWER))
+            of_answer = NIGHT_ANSWER_SHARE if self._profile == NIGHT else ANSWER_SHARE
+            self._answer(answering, Budget(self._end, {**shares, ANSWER: of_answer}).deadline(ANSWER))
         rest = {part: trials for part in parts if (trials := part.rest())}
         budget = Budget(self._end, {part: shares[part] for part in rest})
         for title, group in groupby(rest, key=lambda part: part.experiment.title):

@@ -102,7 +102,7 @@ class Deviations:
         if (count, confidence) not in self._half_widths:
             drawn = np.random.default_rng(_SEED).choice(self._values, (_RESAMPLES, count))
             self._half_widths[count, confidence] = float(
-                np.quantile(np.median(_means(drawn), axis=-1), (1 + confidence) / 2)
+                np.quantile(np.median(pair_means(drawn), axis=-1), (1 + confidence) / 2)
             )
         return self._half_widths[count, confidence]
 
@@ -153,11 +153,11 @@ class _Ratio(NamedTuple):
 
 def _ratio(logs: Any, deviations: Deviations, confidence: float) -> _Ratio:
     """Return the interval of the ratio of a pair, from its logarithm in each round."""
-    count, means = len(logs), np.sort(_means(logs))
+    count, means = len(logs), np.sort(pair_means(logs))
     if not count:
         return _Ratio(-inf, inf)
-    alone = _signed_rank(count, confidence)
-    outside = (alone or _signed_rank(count, _LOW_CONFIDENCE) or 1) - 1
+    alone = signed_rank(count, confidence)
+    outside = (alone or signed_rank(count, _LOW_CONFIDENCE) or 1) - 1
     low, high = float(means[outside]), float(means[-1 - outside])
     if alone:
         return _Ratio(low, high)
@@ -166,7 +166,7 @@ def _ratio(logs: Any, deviations: Deviations, confidence: float) -> _Ratio:
 
 
 @cache
-def _signed_rank(count: int, confidence: float) -> int:
+def signed_rank(count: int, confidence: float) -> int:
     """Return the highest k whose interval, from the k-th lowest to the k-th highest mean, has ``confidence``.
 
     0 if none has it. It is that of Wilcoxon's signed-rank test, for ratios that lie alike above and below the true one.
@@ -189,7 +189,7 @@ def _log_ratios(above: Rounds, below: Rounds) -> Any:
     return np.log([above[number] for number in shared]) - np.log([below[number] for number in shared])
 
 
-def _means(logs: Any) -> Any:
+def pair_means(logs: Any) -> Any:
     """Return the means of each two values, and of each with itself, along the last axis."""
     one, other = np.triu_indices(logs.shape[-1])
     return (logs[..., one] + logs[..., other]) / 2

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from harness.report.decision import pair_means, signed_rank
 from harness.report.rows import Row
 
 Figure = dict[str, Any]
@@ -101,11 +102,19 @@ Source: NIST/SEMATECH, "e-Handbook of Statistical Methods", section 1.3.6.7.2.
 def ratio_ends(repeats: Sequence[float]) -> Interval | None:
     """Return the interval of the median of ratios; None if there are fewer than three.
 
-    Three or four are too few for order statistics. Their logarithms are taken as normal, and the interval is Student's.
+    It is that of a signed-rank test of their logarithms. The test takes these to lie alike on both sides of the true
+    one. Order statistics need half as many repeats again for an interval as narrow; five repeats have theirs, because
+    they are too few for the test. Three or four are too few for both. Their logarithms are taken as normal, and the
+    interval is Student's.
     """
+    if len(repeats) < min(_STUDENT_T):
+        return None
+    logs = [log(each) for each in repeats]
+    if rank := signed_rank(len(repeats), CONFIDENCE):
+        means, middle = sorted(pair_means(np.asarray(logs)).tolist()), median(repeats)
+        return Interval(min(exp(means[rank - 1]), middle), middle, max(exp(means[-rank]), middle), CONFIDENCE)
     if len(repeats) not in _STUDENT_T:
         return interval(repeats)
-    logs = [log(each) for each in repeats]
     half = _STUDENT_T[len(repeats)] * stdev(logs) / len(logs) ** 0.5
     return Interval(exp(mean(logs) - half), median(repeats), exp(mean(logs) + half), CONFIDENCE)
 

@@ -39,6 +39,23 @@ def _with_ends(name: str, repeats: Sequence[float]) -> dict[str, float | None]:
     return {name: middle, low: ends.low if ends else None, high: ends.high if ends else None}
 
 
+def is_clear(row: Row) -> bool:
+    """Return True if a ratio needs no further repeat: it has no threshold, or lies far from it.
+
+    That is so if the threshold would lie outside of an interval twice as wide. A run looks at its ratios again and
+    again: if it ended each of them as soon as the interval is beside the threshold, more than one in twenty would end
+    on the wrong side.
+    """
+    threshold = row["at_least"]
+    name = "ratio" if row["cpu_ratio"] is None else "cpu_ratio"
+    low, high = (row.get(end) for end in columns(name))
+    if threshold is None:
+        return True
+    if low is None or high is None:
+        return False
+    return bool(low**2 / row[name] > threshold or high**2 / row[name] < threshold)
+
+
 def ratios(rows: Iterable[Row]) -> list[Figure]:
     """Return the ratios in order of claims and subjects.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
@@ -14,6 +16,8 @@ from typing import Any
 import pytest
 
 from harness.budget import Deadline
+from harness.experiments.microbench import bench_stores
+from harness.experiments.microbench.bench_stores import Bench
 from harness.experiments.microbench.case import (
     ENGINES,
     EXPIRE,
@@ -21,17 +25,20 @@ from harness.experiments.microbench.case import (
     GET_RECENT,
     INDEXED,
     OPEN,
+    READ_WRITE,
     READER_WAITS,
     WRITER_WAITS,
     Case,
     Load,
     batches,
     commits_counted,
+    commits_of,
     openings,
     reads,
     waits_over,
 )
 from harness.experiments.microbench.claim import RatioClaim, cases, claims, limits, ratios
+from harness.experiments.microbench.experiment import Microbench, MicrobenchTrial
 from harness.experiments.microbench.readers import StagedStores, longest_waits
 from harness.experiments.microbench.records import (
     FORMS,
@@ -304,24 +311,36 @@ def test_the_suites_run_under_plain_pytest(tmp_path: Path) -> None:
 
 def test_what_is_compared_is_measured_first_side_by_side_and_five_times() -> None:
     chosen = cases("default")
-    plan = _plan(chosen, 5, 1, Random(1))
+    plan = _plan(chosen, (5, 5, 1), Random(1))
     order = [(case, batch.repeat) for batch in plan for case in batch.cases]
     assert len(set(order)) == len(order)
     assert {case for case, _ in order} == set(chosen)
-    needed = {limit.subject for limit in limits()}
-    needed |= {case for claim in claims() for case in (claim.subject, claim.yardstick)} & set(chosen)
-    assert {case for case, _ in order[: 5 * len(needed)]} == needed
-    assert len(order) == 5 * len(needed) + len(set(chosen) - needed)
+    gates, in_open_claims = _of_thresholds(chosen), _of_claims(chosen, with_threshold=False)
+    assert Counter(case for case, repeat in order if repeat < 100) == Counter(
+        {case: 1 if case not in gates else 5 for case in gates | set(chosen) - in_open_claims}
+    )
+    assert Counter(case for case, repeat in order if repeat >= 100) == Counter(dict.fromkeys(in_open_claims, 5))
+    parts = [case in gates for case, repeat in order if repeat < 100]
+    assert parts == sorted(parts, reverse=True)
+    assert [repeat >= 100 for _, repeat in order] == (
+        [False] * 5 * len(gates)
+        + [True] * 5 * len(in_open_claims)
+        + [False] * len(set(chosen) - gates - in_open_claims)
+    )
     for claim in claims():
-        if {claim.subject, claim.yardstick} <= set(chosen):
-            group = _group(claim.subject, chosen)
-            for batch in plan:
-                assert (claim.subject in batch.cases) is (claim.yardstick in batch.cases)
-                if claim.subject in batch.cases:
-                    places = [batch.cases.index(case) for case in group]
-                    assert max(places) - min(places) == len(places) - 1
-    assert _plan(chosen, 5, 1, Random(1)) == plan
-    assert _plan(chosen, 5, 1, Random(2)) != plan
+        both = {claim.subject, claim.yardstick}
+        if both <= set(chosen):
+            part = gates if claim.at_least else in_open_claims
+            group = _group(claim.subject, [case for case in chosen if case in part])
+            own = [
+                batch for batch in plan if both & set(batch.cases) and (batch.repeat >= 100) is not bool(claim.at_least)
+            ]
+            assert len(own) == 5
+            for batch in own:
+                places = [batch.cases.index(case) for case in group]
+                assert max(places) - min(places) == len(places) - 1
+    assert _plan(chosen, (5, 5, 1), Random(1)) == plan
+    assert _plan(chosen, (5, 5, 1), Random(2)) != plan
     assert len({batch.cases for batch in plan[:5]}) > 1
 
 
@@ -337,13 +356,90 @@ def test_three_repeats_of_a_batch_come_one_after_the_other_and_further_ones_in_r
 
 def test_the_cases_of_thresholds_come_first_in_all_their_repeats() -> None:
     plan = planned("default", 1)
-    gates = {limit.subject for limit in limits()}
-    gates |= {case for claim in claims() if claim.at_least for case in (claim.subject, claim.yardstick)}
-    gates &= set(cases("default"))
-    last = max(place for place, batch in enumerate(plan) if gates & set(batch.cases))
-    measured = [case for batch in plan[: last + 1] for case in batch.cases]
-    assert {measured.count(case) for case in gates} == {5}
-    assert not [batch for batch in plan[: last + 1] if not gates & set(batch.cases)]
+    gates = _of_thresholds(cases("default"))
+    last = next(place for place, batch in enumerate(plan) if not set(batch.cases) <= gates)
+    measured = [case for batch in plan[:last] for case in batch.cases]
+    assert Counter(measured) == Counter(dict.fromkeys(gates, 5))
+
+
+def _of_claims(chosen: list[Case], *, with_threshold: bool) -> set[Case]:
+    own = [claim for claim in claims() if bool(claim.at_least) is with_threshold]
+    return {case for claim in own for case in (claim.subject, claim.yardstick)} & set(chosen)
+
+
+def _of_thresholds(chosen: list[Case]) -> set[Case]:
+    return {limit.subject for limit in limits()} | _of_claims(chosen, with_threshold=True)
+
+
+FAST = ("rocksdb-indexed-batch", "lmdb-indexed-batch")
+CLEAR, NEAR = [2.0, 2.1, 1.9], [0.7, 1.2, 1.6]
+
+
+def _gated_rounds(ratios_by_claim: Mapping[RatioClaim, list[float]]) -> list[dict[str, Any]]:
+    """Rows in which each claim has these ratios to its threshold, and every limit is far from its own."""
+    seconds: dict[str, list[float]] = {limit.subject.id: [limit.most_s / 5] * 3 for limit in limits()}
+    for claim, of_repeats in ratios_by_claim.items():
+        work = claim.subject.records / claim.yardstick.records
+        seconds[claim.yardstick.id] = [1.0] * 3
+        seconds[claim.subject.id] = [work / (claim.at_least or 1) / ratio for ratio in of_repeats]
+    return [{**line, "profile": "night"} for line in rounds_of(seconds)]
+
+
+def test_only_ratios_that_are_not_clear_are_measured_more_than_three_times() -> None:
+    claim, other = (
+        each for each in claims() if each.at_least and each.subject.suite == READ_WRITE and each.subject.subject in FAST
+    )
+    names = (claim.subject.id, claim.yardstick.id, other.subject.id, other.yardstick.id)
+    experiment, third = Microbench(), MicrobenchTrial(names, "night", 7_002)
+    fourth = replace(third, seed=7_003)
+    rows = _gated_rounds({claim: NEAR, other: CLEAR})
+    assert experiment.still_needed(third, rows) == third
+    assert experiment.still_needed(fourth, rows) == replace(fourth, cases=names[:2])
+    assert experiment.still_needed(fourth, _gated_rounds({claim: CLEAR, other: CLEAR})) is None
+    assert experiment.still_needed(fourth, _gated_rounds({other: CLEAR})) == replace(fourth, cases=names[:2])
+    limit = next(limits())
+    waits = MicrobenchTrial((limit.subject.id,), "night", 7_003)
+    assert experiment.still_needed(waits, [row for row in rows if row["case"] != limit.subject.id]) == waits
+
+
+def test_ratios_without_a_threshold_keep_all_their_repeats() -> None:
+    claim = next(each for each in claims() if each.at_least is None)
+    trial = MicrobenchTrial((claim.subject.id, claim.yardstick.id), "night", 7_104)
+    assert Microbench().still_needed(trial, _gated_rounds({claim: CLEAR})) == trial
+
+
+@pytest.mark.parametrize(("round_s", "rounds"), [(0.001, 15), (0.125, 8), (0.4, 3), (2.0, 3)])
+def test_short_rounds_are_repeated_until_a_second_is_over(
+    round_s: float, rounds: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    clock, benchmark = Clock(), OneAfterTheOther()
+    monkeypatch.setattr(bench_stores, "perf_counter", clock)
+    case = commits_of(INDEXED, 1_000)
+    with closing(StagedStores(tmp_path, 1)) as staged:
+        bench = Bench(case, None, staged, tmp_path, 1, benchmark)
+
+        def work() -> None:
+            clock.now += round_s
+
+        bench.timed(work, lambda: ())
+        assert len(benchmark.extra_info["cpu_seconds"]) == benchmark.rounds == rounds
+        assert len(benchmark.extra_info["machine_speeds"]) == rounds
+        bench.timed(work, lambda: (), warm_up_rounds=0)
+        assert benchmark.rounds == case.rounds
+
+
+class OneAfterTheOther:
+    """A benchmark that calls the work and times nothing."""
+
+    def __init__(self) -> None:
+        self.extra_info: dict[str, Any] = {}
+        self.rounds = 0
+
+    def pedantic(self, work: Callable[..., object], setup: Callable[[], Any], rounds: int) -> None:
+        self.rounds = rounds
+        for _ in range(rounds):
+            arguments, _ = setup()
+            work(*arguments)
 
 
 def test_cases_over_the_same_staged_records_share_a_store(tmp_path: Path) -> None:

@@ -302,6 +302,19 @@ def test_no_local_trial_begins_after_the_deadline_and_those_left_out_are_counted
     assert clock.now == 1_030
 
 
+def test_what_earlier_trials_have_decided_is_not_tried_and_not_missing() -> None:
+    class Deciding(Slow):
+        def still_needed(self, trial: Trial, rows: Sequence[Row]) -> Trial | None:
+            shown.append([row["name"] for row in rows])
+            return {"b": None, "c": Trial("narrower")}.get(trial.name, trial)
+
+    shown: list[list[str]] = []
+    outcome = run_local(Deciding(Clock()), [Trial(name) for name in "abcd"], quiet)
+    assert [row["name"] for row in outcome.rows] == ["a", "narrower", "d"]
+    assert outcome.extent == {"trials": (3, 3)}
+    assert shown == [[], ["a"], ["a"], ["a", "narrower"]]
+
+
 def test_each_row_of_a_local_trial_has_the_load_unless_it_has_measured_its_own() -> None:
     class Watched(Slow):
         def run(self, trial: Trial, worker: TrialWorker) -> Iterable[Row]:

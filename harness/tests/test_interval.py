@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from math import exp
 from random import Random
 
 import pytest
 
 from harness.report.figures import CONFIDENCE, REPEATS_MIN, coverage, interval, ratio_ends
+from harness.report.ratios import is_clear, ratio_of
 
 
 def test_fewer_than_five_repeats_have_no_interval() -> None:
@@ -51,11 +53,54 @@ def test_ratios_have_an_interval_from_three_repeats_on() -> None:
     assert ratio_ends(repeats) == interval(repeats)
 
 
-@pytest.mark.parametrize("count", [3, 4])
-def test_the_interval_of_few_ratios_contains_the_true_one_as_often_as_it_says(count: int) -> None:
+@pytest.mark.parametrize(
+    ("count", "confidence"), [(3, CONFIDENCE), (4, CONFIDENCE), (6, 0.969), (9, 0.961), (15, 0.952)]
+)
+def test_the_interval_of_ratios_contains_the_true_one_as_often_as_it_says(count: int, confidence: float) -> None:
+    # From six on ranks decide, which are whole numbers.
     print("seed", count)
     random = Random(count)
     draws = [[random.lognormvariate(0.0, 0.2) for _ in range(count)] for _ in range(4_000)]
     ends = [ratio_ends(draw) for draw in draws]
     share = sum(end is not None and end.low <= 1.0 <= end.high for end in ends) / len(ends)
-    assert share == pytest.approx(CONFIDENCE, abs=0.012)
+    assert share == pytest.approx(confidence, abs=0.012)
+
+
+@pytest.mark.parametrize(
+    ("at_least", "repeats", "cpu_repeats", "clear"),
+    [
+        (None, [1.0], [], True),
+        (1.0, [2.0, 2.0], [], False),
+        (1.0, [2.0, 2.1, 1.9], [], True),
+        (4.0, [2.0, 2.1, 1.9], [], True),
+        # Beside the threshold, but not twice as far.
+        (1.7, [2.0, 2.1, 1.9, 2.0, 2.0], [], True),
+        (1.85, [2.0, 2.1, 1.9, 2.0, 2.0], [], False),
+        (2.15, [2.0, 2.1, 1.9, 2.0, 2.0], [], False),
+        (2.3, [2.0, 2.1, 1.9, 2.0, 2.0], [], True),
+        # CPU time decides where there is some.
+        (1.0, [0.5, 0.5, 0.5], [1.0, 1.1, 0.9], False),
+        (1.0, [1.0, 1.1, 0.9], [0.5, 0.5, 0.5], True),
+    ],
+)
+def test_a_ratio_is_clear_if_twice_its_interval_is_beside_the_threshold(
+    at_least: float | None, repeats: list[float], cpu_repeats: list[float], clear: bool
+) -> None:
+    assert is_clear({"at_least": at_least, **ratio_of(repeats, 0, cpu_repeats)}) is clear
+
+
+def test_a_ratio_that_is_repeated_until_it_is_clear_is_seldom_on_the_wrong_side() -> None:
+    random, wrong, open_yet = Random(3), 0, 0
+    for _ in range(400):
+        repeats: list[float] = []
+        while len(repeats) < 15:
+            repeats.append(1.04 * exp(random.gauss(0, 0.06)))
+            row = {"at_least": 1.0, **ratio_of(repeats)}
+            if len(repeats) >= 3 and is_clear(row):
+                break
+        ends = ratio_ends(repeats)
+        assert ends is not None
+        wrong += ends.high < 1.0
+        open_yet += ends.low < 1.0 <= ends.high
+    assert wrong / 400 <= 0.025
+    assert open_yet / 400 < 0.5

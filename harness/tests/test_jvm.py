@@ -249,6 +249,24 @@ def test_both_forms_of_the_store_do_the_same_work(tmp_path: Path, distribution: 
     assert one["entries"] == (6_000 if distribution == "fresh" else 50)
 
 
+def test_work_whose_ratios_are_all_clear_is_not_repeated() -> None:
+    def rows(theirs: tuple[float, ...]) -> list[dict[str, Any]]:
+        seconds = {OURS: (1.0,) * len(theirs), MANY: (1.0,) * len(theirs), "jvm-plain-puts": theirs}
+        return [
+            {**a_row(subject, each), "repeat": f"{repeat}"}
+            for subject, times in seconds.items()
+            for repeat, each in enumerate(times)
+        ]
+
+    trial = JvmTrial("fresh", 100, 1_004)
+    assert Jvm().still_needed(trial, []) == trial
+    assert Jvm().still_needed(trial, rows((2.0, 2.1))) == trial
+    assert Jvm().still_needed(trial, rows((2.0, 2.1, 1.9))) is None
+    # Clear for the store record by record, whose goal is 1, and not by many, whose goal is 1.3.
+    assert Jvm().still_needed(trial, rows((1.3, 1.31, 1.29))) == trial
+    assert Jvm().still_needed(JvmTrial("fresh", 1_000, 1_004), rows((2.0, 2.1, 1.9))) is not None
+
+
 def test_the_repeats_of_all_work_take_turns() -> None:
     planned = [(trial.distribution, trial.records_per_commit) for trial in Jvm().plan(Request("default"))]
     assert planned == list(WORK) * 5

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from harness import schedule
-from harness.budget import DEFAULT, NEVER, Deadline
+from harness.budget import DEFAULT, NEVER, NIGHT, Deadline
 from harness.experiment import Claim, Experiment, Failure, Outcome, Request, Rows, TrialPlacement, TrialWorker
 from harness.experiments.registry import experiments
 from harness.progress import Progress
@@ -75,11 +75,11 @@ class Site:
         experiment = Noting(name, self.ran, self.clock, rounds)
         return ExperimentRun(experiment, list(map(Trial, trials)), Request(), Claim(""), self.folder)
 
-    def bench(self, *parts: ExperimentRun) -> BenchRun:
+    def bench(self, *parts: ExperimentRun, profile: str = DEFAULT) -> BenchRun:
         def show(rows: Rows) -> None:
             self.shown.append(sum(map(len, rows.values())))
 
-        return BenchRun(parts, DEFAULT, Progress(), self.end, show)
+        return BenchRun(parts, profile, Progress(), self.end, show)
 
 
 def no_session() -> Any:
@@ -95,13 +95,23 @@ def test_rounds_of_what_answers_come_before_all_others_in_turns(tmp_path: Path) 
     assert site.shown == [2, 3]
 
 
-def test_rounds_end_with_their_part_of_the_time_and_the_rest_gets_what_is_left(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("profile", "answer_share"), [(DEFAULT, schedule.ANSWER_SHARE), (NIGHT, schedule.NIGHT_ANSWER_SHARE)]
+)
+def test_rounds_end_with_their_part_of_the_time_and_the_rest_gets_what_is_left(
+    profile: str, answer_share: float, tmp_path: Path
+) -> None:
     site = Site(tmp_path, budget_s=1_000)
-    site.bench(site.part("other", "x" * 200), site.part("fast", "", "a" * 200)).run(no_session)
+    parts = site.part("other", "x" * 200), site.part("fast", "", "a" * 200)
+    # As much as all experiments of a night have together, besides the answer.
+    others = sum(each.share_in(NIGHT) for each in experiments().values() if each.stage)
+    for part in parts:
+        cast(Any, part.experiment).share = others / 2
+    site.bench(*parts, profile=profile).run(no_session)
     counts = [len([name for name, _ in site.ran if name == each]) for each in ("fast", "other")]
     assert sum(counts) == 100
-    share = schedule.ANSWER_SHARE / (schedule.ANSWER_SHARE + 2)
-    assert counts[0] == pytest.approx(100 * share, abs=1)
+    assert counts[0] == pytest.approx(100 * answer_share / (answer_share + others), abs=1)
+    assert (counts[0] < 40) is (profile == NIGHT)
     assert site.ran == sorted(site.ran)
 
 

@@ -240,7 +240,7 @@ class FileRestore(Experiment[FileRestoreTrial]):
     trial = FileRestoreTrial
     placement = TrialPlacement.LOCAL
     share = 4
-    night_share = 20
+    night_share = 25
     unit = ""
     figures_by = {"file_restore": QUERY}
     derived_by = ratios

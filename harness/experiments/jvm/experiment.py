@@ -11,11 +11,12 @@ from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
 from harness import replay
-from harness.budget import SMOKE
-from harness.experiment import Experiment, Request, TrialPlacement, TrialWorker, check_counts
+from harness.budget import DEFAULT, NIGHT, SMOKE
+from harness.experiment import RATIO, Claim, Experiment, Request, TrialPlacement, TrialWorker, check_counts
 from harness.experiments.jvm import ours
 from harness.experiments.jvm.ours import DISTRIBUTIONS
 from harness.folders import temporary_folder
@@ -25,6 +26,7 @@ from harness.processes.load import LOAD_COLUMNS, LoadWatch, load_columns
 from harness.report import text
 from harness.report.database import busy, ratio_columns
 from harness.report.listing import Column, Listing, Report
+from harness.report.ratios import is_clear
 from harness.report.rows import Row
 from stores.config import INDEXES_OPTION, SHARED_MEMORY_OPTION
 from stores.engines.rocksdb import RocksDBEngine
@@ -165,8 +167,8 @@ WORK = (
 )
 """Distributions of keys, and records per commit. With new keys records are put, else they are read and changed."""
 
-REPEATS = 5
-"""Repeats of all work, some ten seconds for each kind, in every profile but smoke."""
+REPEATS: Mapping[str, int] = MappingProxyType({SMOKE: 0, DEFAULT: 5, NIGHT: 9})
+"""The most repeats of all work, some twenty seconds for each kind."""
 
 
 @dataclass(frozen=True)
@@ -226,7 +228,7 @@ class Jvm(Experiment[JvmTrial]):
     trial = JvmTrial
     placement = TrialPlacement.LOCAL
     share = 4
-    night_share = 28
+    night_share = 50
     figures_by = {"jvm": QUERY}
     derived_by = RATIOS
     report = REPORT
@@ -259,8 +261,11 @@ class Jvm(Experiment[JvmTrial]):
         """Return the repeats of all work in turns; none if the store is left out."""
         if not request.among([OURS]):
             return []
-        repeats = 0 if request.profile == SMOKE else REPEATS
-        return [JvmTrial(*work, request.seed * 1_000 + repeat) for repeat in range(repeats) for work in WORK]
+        return [
+            JvmTrial(*work, request.seed * 1_000 + repeat)
+            for repeat in range(REPEATS[request.profile])
+            for work in WORK
+        ]
 
     def missing(self) -> str:
         """Return the reason why the JVM's program cannot run here, or ""."""
@@ -271,6 +276,13 @@ class Jvm(Experiment[JvmTrial]):
         subjects = [OURS, MANY, *SHAPES]
         Random(replay.text_of(trial)).shuffle(subjects)
         return [_row(trial, subject) for subject in subjects]
+
+    def still_needed(self, trial: JvmTrial, rows: Sequence[Row]) -> JvmTrial | None:
+        """Return the trial unless earlier ones of the same work have made all its ratios clear (``is_clear``)."""
+        work = ("distribution", "keys", "memory_max_bytes", "records_per_commit")
+        earlier = [row for row in rows if all(row[name] == getattr(trial, name) for name in work)]
+        found = [row for row in self.finish([], earlier, Claim(self.name)) if row["kind"] == RATIO]
+        return None if found and all(map(is_clear, found)) else trial
 
     def cost_s(self, trial: JvmTrial) -> float:
         """Return some seconds of five processes on an idle machine."""

@@ -239,7 +239,7 @@ class Kafka(Experiment[KafkaTrial]):
     grid = KafkaGrid
     placement = TrialPlacement.LOCAL
     share = 6
-    night_share = 24
+    night_share = 50
     unit = ""
     figures_by = {"kafka": QUERY}
     derived_by = RATIOS

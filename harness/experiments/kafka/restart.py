@@ -148,7 +148,7 @@ class KafkaRestart(Experiment[RestartTrial]):
     grid = RestartGrid
     placement = TrialPlacement.LOCAL
     share = 3
-    night_share = 34
+    night_share = 45
     unit = ""
     figures_by = {KIND: QUERY}
     derived_by = RATIOS

@@ -32,7 +32,7 @@ SHARING = (ITERATORS, FIRST_STEPS, WRITER_WAITS, READER_WAITS)
 
 @dataclass(frozen=True)
 class Case:
-    """One case to time. Each round processes ``records``; there are ``rounds`` rounds after one to warm up."""
+    """One case to time. Each round processes ``records``. One round warms up; short rounds are more than ``rounds``."""
 
     suite: str
     """The suite, which names the work of a round:
@@ -82,6 +82,7 @@ class Case:
     """The form of the records: one of ``FORMS`` in the module ``records``, or ``windows`` or ``prefix``."""
     records: int = 20_000
     rounds: int = 3
+    """The number of rounds that are timed at least."""
 
     @property
     def works_alone(self) -> bool:
@@ -195,7 +196,7 @@ def records_as(suite: str, form: str, engine: str = "rocksdb") -> Case:
 
 def read_and_written(subject: str, form: str = "bytes", *, at_once: bool) -> Case:
     """Return the case of 1,000 records that are read and written, by one call for all or for each."""
-    return Case(READ_WRITE, subject, at_once=at_once, form=form, keys=10_000, records=1_000, rounds=15)
+    return Case(READ_WRITE, subject, at_once=at_once, form=form, keys=10_000, records=1_000, rounds=60)
 
 
 def fetches(engine: str, form: str) -> Case:

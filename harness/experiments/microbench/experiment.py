@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, cast
 
@@ -23,6 +23,8 @@ YARDSTICK = "plain-"
 """The prefix of the names of subjects that are no backends."""
 UNCHECKED = "-unchecked"
 """The end of the names of benchmarks of a store without checksums."""
+_SEEDS = 1_000
+"""The seed of a trial is that of the plan times this, and the repeat."""
 _YCSB = "ycsb-"
 QUERY = """select * from benchmark order by distribution, durability, iqr_s, median_s, name, records,
     records_per_commit, records_per_s, rounds, subject, suite"""
@@ -123,6 +125,7 @@ class Microbench(StoresAlone[MicrobenchTrial]):
     name = "microbench"
     trial = MicrobenchTrial
     share = 36
+    night_share = 60
     figures_by = {"benchmark": QUERY, "round": lambda _: []}
     derived_by = timing.summarized
     columns = {
@@ -153,10 +156,15 @@ class Microbench(StoresAlone[MicrobenchTrial]):
         """Return all measurements in shuffled order; those that are compared with each other are adjacent."""
         return [
             MicrobenchTrial(
-                tuple(case.id for case in batch.cases), request.profile, request.seed * 1_000 + batch.repeat
+                tuple(case.id for case in batch.cases), request.profile, request.seed * _SEEDS + batch.repeat
             )
             for batch in timing.planned(request.profile, request.seed, request.backends)
         ]
+
+    def still_needed(self, trial: MicrobenchTrial, rows: Sequence[Row]) -> MicrobenchTrial | None:
+        """Return the trial without the cases whose ratios have no need of it; None if there is no other."""
+        left = timing.still_needed(trial.cases, trial.seed % _SEEDS, rows)
+        return replace(trial, cases=left) if left else None
 
     def extent(self, trial: MicrobenchTrial) -> tuple[str, int]:
         """Return the number of its cases."""

@@ -19,19 +19,28 @@ from typing import NamedTuple
 
 import harness
 from harness.budget import DEFAULT, NEVER, NIGHT, SMOKE, Deadline, check_profile
+from harness.experiment import RATIO
 from harness.experiments.microbench.case import Case
 from harness.experiments.microbench.claim import RatioClaim, cases, claims, limits, ratios
 from harness.folders import temporary_folder
 from harness.processes.load import SPEED_UNIT, is_busy, median_load
+from harness.report.ratios import is_clear
 from harness.report.rows import Row
 
 CASES_AT_ONCE = 16
 """About so many cases share a process: it takes a second to start, longer than most cases."""
 TIMEOUT_S = 600.0
-REPEATS: Mapping[str, tuple[int, int]] = MappingProxyType({SMOKE: (1, 1), DEFAULT: (5, 1), NIGHT: (9, 5)})
-"""Repeats of stores that a ratio compares, which five give an interval, and of the others."""
+REPEATS: Mapping[str, tuple[int, int, int]] = MappingProxyType(
+    {SMOKE: (1, 1, 1), DEFAULT: (5, 5, 1), NIGHT: (15, 5, 5)}
+)
+"""Repeats of cases: the most for ratios with a threshold, those for other ratios, and those of all other cases.
+
+Five give a figure its interval.
+"""
 REPEATS_AT_FIRST = 3
 """So many repeats give an interval of a ratio."""
+_FIRST_OF_OPEN_CLAIMS = 100
+"""The number of the first repeat of ratios without a threshold: a case may be measured for both kinds."""
 _ROOT = Path(harness.__file__).parent.parent
 _SUITES = f"{_ROOT}/harness/experiments/microbench/bench_stores.py"
 
@@ -65,7 +74,7 @@ def planned(profile: str, seed: int, backends: Collection[str] | None = None) ->
         for case in cases(profile)
         if backends is None or case.subject in backends or case.subject.startswith("plain-")
     ]
-    return _plan(own_cases, *REPEATS[profile], Random(seed))
+    return _plan(own_cases, REPEATS[profile], Random(seed))
 
 
 def summarized(rounds: Iterable[Row]) -> list[dict[str, object]]:
@@ -98,26 +107,46 @@ def _speed(row: Row) -> float:
     return (row.get("machine_speed") or SPEED_UNIT) / SPEED_UNIT
 
 
-def _plan(chosen: Sequence[Case], repeats: int, others_repeats: int, random: Random) -> list[CaseBatch]:
+def still_needed(names: Sequence[str], repeat: int, rounds: Iterable[Row]) -> tuple[str, ...]:
+    """Return the cases of a measurement that is made after ``rounds``.
+
+    From the fourth repeat on, a case of thresholds is left out once all its ratios are clear (``is_clear``).
+    """
+    gates = _gates()
+    if repeat < REPEATS_AT_FIRST or not any(name in gates for name in names):
+        return tuple(names)
+    rows = [row for row in summarized(rounds) if row["kind"] == RATIO]
+    clear = {(row["claim"], row["subject"]) for row in rows if is_clear(row)}
+    open_limits = {limit.subject.id for limit in limits() if (limit.text, limit.subject.subject) not in clear}
+    unclear = [claim for claim in claims() if claim.at_least and (claim.text, claim.subject.subject) not in clear]
+    open_cases = open_limits.union(*_pairs(unclear))
+    return tuple(name for name in names if name in open_cases)
+
+
+def _gates() -> set[str]:
+    """Return the IDs of the cases of thresholds."""
+    return {limit.subject.id for limit in limits()}.union(*_pairs(claim for claim in claims() if claim.at_least))
+
+
+def _plan(chosen: Sequence[Case], repeats: Sequence[int], random: Random) -> list[CaseBatch]:
     """Return all measurements: first those of ratios with a threshold, then those of other ratios, then the others.
 
     Three repeats of a batch follow each other, so that a run that is cut short has intervals of some ratios. Further
     repeats go round by round. The order in a batch differs from repeat to repeat, so that whatever a case leaves behind
-    in its process affects both sides of a ratio.
+    in its process affects both sides of a ratio. A case of both kinds of ratios is measured for each: so nothing else
+    is measured before all thresholds are decided.
     """
-    gates = {limit.subject.id for limit in limits()}.union(*_pairs(claim for claim in claims() if claim.at_least))
-    claimed = gates.union(*_pairs(claims()))
-    groups = _compared(chosen)
-    gated = [group for group in groups if any(case.id in gates for case in group)]
-    needed = [group for group in groups if group not in gated and any(case.id in claimed for case in group)]
-    others = [group for group in groups if group not in gated and group not in needed]
+    gates, in_open_claims = _gates(), set().union(*_pairs(claim for claim in claims() if not claim.at_least))
+    gated = _compared([case for case in chosen if case.id in gates])
+    needed = _compared([case for case in chosen if case.id in in_open_claims])
+    others = _compared([case for case in chosen if case.id not in gates | in_open_claims])
     plan = []
-    for some, times in ((gated, repeats), (needed, repeats), (others, others_repeats)):
+    for some, times, first in zip((gated, needed, others), repeats, (0, _FIRST_OF_OPEN_CLAIMS, 0), strict=True):
         random.shuffle(some)
         parts, at_first = _batches(some), min(times, REPEATS_AT_FIRST)
         turns = [(batch, repeat) for batch in parts for repeat in range(at_first)]
         turns += [(batch, repeat) for repeat in range(at_first, times) for batch in parts]
-        plan += [CaseBatch(_in_order(batch, random), repeat) for batch, repeat in turns]
+        plan += [CaseBatch(_in_order(batch, random), first + repeat) for batch, repeat in turns]
     return plan
 
 

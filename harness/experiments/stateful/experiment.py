@@ -215,7 +215,7 @@ class Stateful(Experiment[StatefulTrial]):
     trial = StatefulTrial
     placement = TrialPlacement.LOCAL
     share = 12
-    night_share = 50
+    night_share = 70
     unit = ""
     figures_by = QUERIES
     derived_by = RATIOS
