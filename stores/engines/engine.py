@@ -218,6 +218,14 @@ class Engine(ABC):
         """
 
     @classmethod
+    def check_before_commit(cls, path: Path) -> None:
+        """Check as ``check_closed`` does, but for what the next commit writes over: a process may have died in it.
+
+        By default everything is checked. Raises: StoreCorruptedError, OSError.
+        """
+        cls.check_closed(path)
+
+    @classmethod
     def repair_after_crash(cls, path: Path) -> None:
         """Remove from files in ``path``, which were not closed cleanly, a last write that power loss has torn.
 
@@ -496,5 +504,6 @@ class IngestingEngine(Engine):
     def ingest(self, files: Sequence[Path]) -> None:
         """Take over the files in one atomic and durable step. They may be gone afterwards.
 
-        Their folder is on the engine's file system. No key is in two of them. Raises: CommitFailedError.
+        Their folder is on the engine's file system. No key is in two of them. If this fails, they stay, in the order of
+        their names: the next opening may need them. Raises: CommitFailedError.
         """

@@ -105,9 +105,9 @@ def _mapped(descriptor: int) -> int:
 
 
 def is_lock_file(file: Path) -> bool:
-    """Return whether ``file`` is missing or has the content that ``take`` writes: a number, nothing or, torn, zeros.
+    """Return whether ``file`` is missing or has the content that ``take`` writes: a number, nothing, or either torn.
 
-    Raises: OSError.
+    Power loss may leave zeros in place of a part of it. Raises: OSError.
     """
     try:
         content = read_file(file, _NUMBER_BYTES_MAX)
@@ -115,7 +115,7 @@ def is_lock_file(file: Path) -> bool:
         return True
     except StrangeFileError:
         return False
-    return not content.strip(b"\0") or content.strip().isdigit()
+    return not content.strip(b"\x000123456789\n")
 
 
 def take_in_time(file: Path, timeout_s: float = TIMEOUT_S) -> int:

@@ -8,7 +8,8 @@ spill. A commit has these steps:
 3. Remove the spill and what is left of the files.
 
 The engine's write buffers stay empty, and nothing has to be rolled forward: opening removes files that were not
-ingested. An ingestion is durable when it returns, at every level of durability.
+ingested. Files of an ingestion that fails stay until then, see ``IngestingEngine.ingest``. An ingestion is durable when
+it returns, at every level of durability.
 
 A file has no range deletes, because rocksdict's writer has none: a range delete becomes a delete of each committed key
 in the range. While the records of a store have two formats, its commits are those of the strategy ``indexed-batch``:
@@ -136,17 +137,18 @@ class SstIngestStaging(IndexedBatchStaging):
             for parts in files:
                 if len(paths) == 1:
                     reach(FIRST_FILE)
-                path = self._parent / f"{token_bytes(TOKEN_BYTES).hex()}.sst"
+                path = self._parent / f"{len(paths):06}-{token_bytes(TOKEN_BYTES).hex()}.sst"
                 ingesting.write_file(path, parts, None if paths else meta)
                 paths.append(path)
             reach(FILES_WRITTEN)
-            ingesting.ingest(paths)
-        except OSError as error:
-            raise CommitFailedError(f"{error.filename}: {error.strerror}: commit again") from error
-        finally:
-            for path in paths:
-                with suppress(OSError):
-                    path.unlink(missing_ok=True)
+        except BaseException as error:
+            _remove(paths)
+            if isinstance(error, OSError):
+                raise CommitFailedError(f"{error.filename}: {error.strerror}: commit again") from error
+            raise
+        # If this fails, the engine may need the files at the next opening, which removes them.
+        ingesting.ingest(paths)
+        _remove(paths)
 
     def close_files(self) -> None:
         super().close_files()
@@ -158,6 +160,12 @@ class SstIngestStaging(IndexedBatchStaging):
             if any(self._parent.glob("*.sst")):
                 reach(RECOVER_BEFORE_REMOVAL)
         return super().recover()
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 def with_deletes(engine: Engine, ranges: Iterable[Bounds], writes: Iterable[Staged]) -> Iterator[Staged]:

@@ -175,6 +175,10 @@ class LmdbEngine(TransactionalEngine):
     def check_closed(cls, path: Path) -> None:
         check_closed_meta_pages(path)
 
+    @classmethod
+    def check_before_commit(cls, path: Path) -> None:
+        check_closed_meta_pages(path, before_commit=True)
+
     def add_family(self) -> None:
         if self._second is not None:
             return

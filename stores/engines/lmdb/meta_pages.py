@@ -11,7 +11,8 @@ writes the next meta page. So these states are left by a crash, and every other 
     fits        fits        a kill or power loss between two commits
     one behind  fits        a kill or power loss after a meta page was written, before its checksum was
     torn        fits        a kill inside the write of the checksum
-    fits        misfits     a meta page that LMDB could not write; it puts the old ID over the new roots
+    fits        misfits     a meta page that LMDB could not write; it puts the old ID over the new roots. Or a kill
+                            inside the write of the page
     fits        torn        a kill inside the write of that page's checksum at the next opening
 
 "One behind" means that the checksum is of the commit that wrote the page before. Such a page may be torn. "Torn" means
@@ -114,12 +115,19 @@ def check_meta_pages(path: Path) -> OpeningSteps:
     return OpeningSteps(too_short or unsure, complete=not newer.fit is older.fit is Fit.FITS)
 
 
-def check_closed_meta_pages(path: Path) -> None:
-    """Check the meta pages of a database after a clean close. Raises: StoreCorruptedError; OSError."""
+def check_closed_meta_pages(path: Path, *, before_commit: bool = False) -> None:
+    """Check the meta pages of a database after a clean close. Raises: StoreCorruptedError; OSError.
+
+    ``before_commit`` leaves out the older one, which the next commit writes over: an attempt may have written a part.
+    """
     file = path / "data.mdb"
     pages = read_meta_pages(file)
     if not file.exists():
         return
+    if pages is not None and before_commit:
+        older, newer = sorted(pages, key=lambda page: page.transaction_id)
+        if (older.fit, newer.fit) == (Fit.MISFITS, Fit.FITS) and newer.transaction_id - older.transaction_id == 1:
+            return
     if pages is None or {page.fit for page in pages} not in ({Fit.FITS}, {Fit.ABSENT}):
         raise _damaged(file, "a meta page is not what was written")
 

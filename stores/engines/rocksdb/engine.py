@@ -43,6 +43,7 @@ from stores.engines.rocksdb.database import (
     reading_error,
     record_of,
     take_over,
+    with_kept_files,
     write_sst_file,
     writing_error,
 )
@@ -139,7 +140,7 @@ class RocksDBEngine(IngestingEngine):
         shutil.rmtree(checkpoint_folder(path), ignore_errors=True)
         manifest_of(path)
         second = has_second_family(path)
-        db = open_database(path, options, AccessType.read_write(), second=second)
+        db = with_kept_files(path, lambda: open_database(path, options, AccessType.read_write(), second=second))
         return cls(db, durability, memory_of(options), options, second)
 
     @classmethod

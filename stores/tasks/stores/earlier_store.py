@@ -123,7 +123,7 @@ def _damage(directory: StoreDirectory, backend: Backend) -> StoreCorruptedError 
     """Return the error of a check of the closed engine's files, from damage or an interrupted import; else None."""
     try:
         with translated_system_errors(directory.path):
-            backend.load_engine().check_closed(directory.data)
+            backend.load_engine().check_before_commit(directory.data)
     except StoreCorruptedError as error:
         return error
     return None

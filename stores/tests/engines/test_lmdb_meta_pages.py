@@ -311,3 +311,26 @@ def test_a_flipped_bit_in_a_constant_field_is_detected_before_a_checksum_covers_
             put_at(file, at + byte, whole[at + byte : at + byte + 1])
         with open_store(BACKENDS[0], copy) as store:
             assert list(store.all()) == state(6)
+
+
+def test_before_a_commit_a_part_of_its_meta_page_is_no_damage_and_the_newer_page_must_fit(path: Path) -> None:
+    """An import of offsets checks a closed store, and may have been stopped in its own commit before."""
+    file = filled(path, 3)
+    closed = file.read_bytes()
+    after = filled(path.with_name("after"), 4).read_bytes()
+    older = min((0, PAGE_BYTES), key=lambda at: closed[at + USED_BYTES - 8 : at + USED_BYTES])
+    differing = [at for at in range(older, older + USED_BYTES - 8) if closed[at] != after[at]]
+    assert differing
+    for torn_at in differing:
+        put_at(file, older, after[older : torn_at + 1] + closed[torn_at + 1 : older + USED_BYTES])
+        LmdbEngine.check_before_commit(file.parent)
+        with pytest.raises(StoreCorruptedError):
+            LmdbEngine.check_closed(file.parent)
+    put_at(file, 0, closed[: 2 * PAGE_BYTES])
+    newer = PAGE_BYTES - older
+    for byte, bit in product(range(USED_BYTES), range(8)):
+        put_at(file, newer + byte, bytes([closed[newer + byte] ^ 1 << bit]))
+        with pytest.raises(StoreCorruptedError):
+            LmdbEngine.check_before_commit(file.parent)
+        put_at(file, newer + byte, closed[newer + byte : newer + byte + 1])
+    LmdbEngine.check_before_commit(file.parent)

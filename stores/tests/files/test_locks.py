@@ -13,7 +13,7 @@ import pytest
 
 from stores.errors import StoreLockedError
 from stores.files import locks
-from stores.files.locks import FileLock, take
+from stores.files.locks import FileLock, is_lock_file, take
 
 
 def test_a_lock_keeps_out_this_process_too_until_it_is_closed(tmp_path: Path) -> None:
@@ -100,3 +100,27 @@ def test_a_lock_whose_file_can_not_be_mapped_is_held_by_its_descriptor(
         take(file)
     lock.close()
     os.close(take(file))
+
+
+@pytest.mark.parametrize(
+    ("content", "is_ours"),
+    [
+        (b"", True),
+        (b"4711\n", True),
+        (b"4711", True),
+        (b"\0\0\0\0\0", True),
+        # Power loss: the file has its length, and a part of its number.
+        (b"47\0\0\0", True),
+        (b"\0\0\0\n", True),
+        (b"\0\0123\n", True),
+        (b"4711 is mine\n", False),
+        (b"\0\0letter", False),
+        (b"-1\n", False),
+    ],
+)
+def test_a_torn_number_is_that_of_a_lock_file_and_foreign_text_is_not(
+    content: bytes, is_ours: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "lock"
+    file.write_bytes(content)
+    assert is_lock_file(file) is is_ours

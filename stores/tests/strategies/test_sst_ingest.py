@@ -6,6 +6,7 @@ Source: KIP-892, "Rejected Alternatives".
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Event, Thread
@@ -17,8 +18,9 @@ from rocksdict import AccessType, Options, Rdict
 from stores import IsolationLevel, KeyValueStore, TopicPartition, failpoints, open_store
 from stores.engines.engine import IngestingEngine
 from stores.engines.rocksdb import RocksDBEngine
+from stores.engines.rocksdb import engine as engine_module
 from stores.engines.rocksdb.database import meta_of, record_of
-from stores.errors import CommitFailedError, ConfigError, StoreCorruptedError
+from stores.errors import CommitFailedError, ConfigError, StoreCorruptedError, must_reopen
 from stores.records import BYTES, TimestampedKeyValue
 from stores.registry import Backend, backend_named
 from stores.strategies.sst_ingest import FILES_WRITTEN, INGESTED, SstIngestStaging
@@ -244,7 +246,7 @@ def test_a_file_that_can_not_be_written_leaves_the_transaction_to_commit_again(
         assert store.committed_offset(LOG) == 1
 
 
-def test_an_ingestion_that_fails_asks_to_open_the_store_again_and_leaves_no_file(path: Path) -> None:
+def test_an_ingestion_that_fails_asks_to_open_the_store_again_which_leaves_no_file(path: Path) -> None:
     with opened(path) as store:
         store.put(b"a", b"1")
 
@@ -258,10 +260,10 @@ def test_an_ingestion_that_fails_asks_to_open_the_store_again_and_leaves_no_file
                 store.commit({LOG: 1})
         finally:
             failpoints.disarm()
-        assert list((path / "data.tmp").iterdir()) == []
         assert engine_of(store).meta() == {}
     with opened(path) as store:
         assert list(store.all()) == []
+        assert not (path / "data.tmp").exists()
 
 
 def test_a_snapshot_beside_ingestions_has_data_and_offsets_of_one_commit(path: Path) -> None:
@@ -312,3 +314,79 @@ def test_the_record_of_meta_entries_has_each_name_and_entry() -> None:
     assert meta_of(record_of(meta)) == meta
     assert meta_of(record_of({b"a": None, b"b": b"1"})) == {b"b": b"1"}
     assert record_of({b"a": b"12"}) == b"\0\0\0\1a\0\0\0\x0212"
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_files_that_rocksdb_removes_after_its_manifest_names_them_are_put_back(
+    path: Path, tmp_path: Path, several: bool
+) -> None:
+    """RocksDB does so if the sync of the manifest fails: the record of the ingestion is there all the same."""
+    options = SEVERAL_FILES if several else {}
+    copy, pairs = tmp_path / "copy", [(b"%06d" % number, bytes(100)) for number in range(200)]
+    with opened(path, **options) as store:
+        store.put(b"a", b"before")
+        store.commit({LOG: 1})
+        before = set((path / "data").glob("*.sst"))
+        for key, value in pairs:
+            store.put(key, value)
+        store.commit({LOG: 2})
+        shutil.copytree(path, copy)
+        ingested = sorted(set((path / "data").glob("*.sst")) - before)
+    assert (len(ingested) > 1) is several
+    _remove_ingested(copy, [file.name for file in ingested])
+    with opened(copy, **options) as store:
+        assert list(store.all()) == [*pairs, (b"a", b"before")]
+        assert store.committed_offset(LOG) == 2
+        store.verify()
+        store.put(b"b", b"after")
+        store.commit({LOG: 3})
+    assert not (copy / "data.tmp").exists()
+    with opened(copy, **options) as store:
+        assert store.committed_offset(LOG) == 3
+
+
+def _remove_ingested(path: Path, names: list[str]) -> None:
+    (path / "data.tmp").mkdir(exist_ok=True)
+    for number, name in enumerate(names):
+        (path / "data" / name).rename(path / "data.tmp" / f"{number:06}-{'0' * 16}.sst")
+
+
+def test_files_of_another_commit_are_not_put_in_place_of_a_missing_one(path: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    with opened(path) as store:
+        for number in (1, 2):
+            store.put(b"%d" % number, b"v")
+            store.commit({LOG: number})
+        shutil.copytree(path, copy)
+    names = sorted(file.name for file in (copy / "data").glob("*.sst"))
+    files = {name: (copy / "data" / name).read_bytes() for name in names}
+    _remove_ingested(copy, names[-1:])
+    [kept] = (copy / "data.tmp").iterdir()
+    kept.write_bytes(files[names[0]])
+    with pytest.raises(StoreCorruptedError, match="No such file"):
+        opened(copy)
+    assert sorted(file.name for file in (copy / "data").glob("*.sst")) == names[:-1]
+    kept.write_bytes(files[names[-1]])
+    with opened(copy) as store:
+        assert store.committed_offset(LOG) == 2
+
+
+def test_files_of_an_ingestion_that_fails_stay_until_the_next_opening(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(family: Any, files: Sequence[Path]) -> None:
+        raise must_reopen("it failed")
+
+    with opened(path, **SEVERAL_FILES) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(engine_module, "take_over", fail)
+            for number in range(200):
+                store.put(b"%06d" % number, bytes(100))
+            with pytest.raises(CommitFailedError):
+                store.commit({LOG: 1})
+        kept = sorted(file.name for file in (path / "data.tmp").glob("*.sst"))
+    assert len(kept) > 1
+    assert [int(name.partition("-")[0]) for name in kept] == list(range(len(kept)))
+    with opened(path) as store:
+        assert list(store.all()) == []
+        assert not list((path / "data.tmp").glob("*.sst"))
