@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import comb, exp, log
-from statistics import mean, median, stdev
+from math import comb, exp
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -102,21 +102,22 @@ Source: NIST/SEMATECH, "e-Handbook of Statistical Methods", section 1.3.6.7.2.
 def ratio_ends(repeats: Sequence[float]) -> Interval | None:
     """Return the interval of the median of ratios; None if there are fewer than three.
 
-    It is that of a signed-rank test of their logarithms. The test takes these to lie alike on both sides of the true
-    one. Order statistics need half as many repeats again for an interval as narrow; five repeats have theirs, because
-    they are too few for the test. Three or four are too few for both. Their logarithms are taken as normal, and the
-    interval is Student's.
+    It is that of a signed-rank test of their logarithms, which takes them to lie alike on both sides of the true one.
+    Order statistics need half as many repeats again for an interval as narrow. For five repeats both are the lowest to
+    the highest. Three or four are too few: their logarithms are taken as normal, and the interval is Student's.
     """
-    if len(repeats) < min(_STUDENT_T):
+    count = len(repeats)
+    if count < min(_STUDENT_T) or min(repeats) <= 0:
         return None
-    logs = [log(each) for each in repeats]
-    if rank := signed_rank(len(repeats), CONFIDENCE):
-        means, middle = sorted(pair_means(np.asarray(logs)).tolist()), median(repeats)
-        return Interval(min(exp(means[rank - 1]), middle), middle, max(exp(means[-rank]), middle), CONFIDENCE)
-    if len(repeats) not in _STUDENT_T:
+    logs, middle = np.log(repeats), median(repeats)
+    if count in _STUDENT_T:
+        centre, half = float(logs.mean()), _STUDENT_T[count] * float(logs.std(ddof=1)) / count**0.5
+        return Interval(exp(centre - half), middle, exp(centre + half), CONFIDENCE)
+    rank = signed_rank(count, CONFIDENCE)
+    if not rank:
         return interval(repeats)
-    half = _STUDENT_T[len(repeats)] * stdev(logs) / len(logs) ** 0.5
-    return Interval(exp(mean(logs) - half), median(repeats), exp(mean(logs) + half), CONFIDENCE)
+    means = sorted(pair_means(logs).tolist())
+    return Interval(min(exp(means[rank - 1]), middle), middle, max(exp(means[-rank]), middle), CONFIDENCE)
 
 
 def _rank(count: int) -> int:

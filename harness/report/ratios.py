@@ -47,13 +47,18 @@ def is_clear(row: Row) -> bool:
     on the wrong side.
     """
     threshold = row["at_least"]
-    name = "ratio" if row["cpu_ratio"] is None else "cpu_ratio"
-    low, high = (row.get(end) for end in columns(name))
+    low, high = (row.get(end) for end in columns(_deciding(row)))
     if threshold is None:
         return True
     if low is None or high is None:
         return False
-    return bool(low**2 / row[name] > threshold or high**2 / row[name] < threshold)
+    more = (high / low) ** 0.5
+    return bool(low / more > threshold or high * more < threshold)
+
+
+def _deciding(row: Row) -> str:
+    """Return the column of the ratio that decides: that of CPU times, if there is one."""
+    return "ratio" if row["cpu_ratio"] is None else "cpu_ratio"
 
 
 def ratios(rows: Iterable[Row]) -> list[Figure]:
@@ -76,7 +81,8 @@ def _by_numbers(claim: str) -> list[str | int]:
 
 def _judged(row: Row) -> tuple[bool | None, str]:
     threshold, repeats = row["at_least"], row.get("repeats") or 1
-    name, measure = ("ratio", "time") if row["cpu_ratio"] is None else ("cpu_ratio", "CPU time")
+    name = _deciding(row)
+    measure = "time" if name == "ratio" else "CPU time"
     low, high = (row.get(end) for end in columns(name))
     if threshold is None:
         return None, text.NONE

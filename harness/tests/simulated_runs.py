@@ -21,6 +21,8 @@ from harness.report.decision import INDIFFERENCE
 from harness.report.figures import Figure, rounds_column
 
 FILE = Path(__file__).with_name("recorded_rounds.json")
+OPENINGS = 5
+"""The openings in each round of a run."""
 Values = Mapping[str, Mapping[str, float]]
 """A value by measure and backend."""
 Cells = Mapping[str, Sequence[Values]]
@@ -79,13 +81,17 @@ def _deviations(rounds: Sequence[Values], of: Values) -> Values:
 
 
 def drawn_contests(
-    truth: Mapping[str, Values], deviations: Sequence[Values], rounds: int, random: Random
+    truth: Mapping[str, Values], deviations: Sequence[Values], rounds: int, random: Random, openings: int = OPENINGS
 ) -> list[Contest]:
-    """Return the decisions of a run of so many rounds, whose rivals have the medians ``truth``."""
+    """Return the decisions of a run of so many rounds, whose rivals have the medians ``truth``.
+
+    Each round has so many ``openings`` of each store.
+    """
     figures: dict[str, list[Figure]] = {"throughput": [], OPENING: [], "crash": []}
     for cell, measures in truth.items():
-        drawn = [_mixed(measures, deviations, random) for _ in range(rounds)]
         kind = OPENING if cell.startswith(OPENING) else "throughput"
+        count = rounds * openings if kind == OPENING else rounds
+        drawn = [_mixed(measures, deviations, random) for _ in range(count)]
         figures[kind] += [_figure(cell, backend, measures, drawn) for backend in next(iter(measures.values()))]
     return contests(figures, recorded()["backends"])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from harness.budget import Deadline
-from harness.experiments.microbench import bench_stores
-from harness.experiments.microbench.bench_stores import Bench
+from harness.experiment import Request
 from harness.experiments.microbench.case import (
     ENGINES,
     EXPIRE,
@@ -25,7 +24,6 @@ from harness.experiments.microbench.case import (
     GET_RECENT,
     INDEXED,
     OPEN,
-    READ_WRITE,
     READER_WAITS,
     WRITER_WAITS,
     Case,
@@ -38,6 +36,7 @@ from harness.experiments.microbench.case import (
     waits_over,
 )
 from harness.experiments.microbench.claim import RatioClaim, cases, claims, limits, ratios
+from harness.experiments.microbench.claim import rounds_of as rounds_of_case
 from harness.experiments.microbench.experiment import Microbench, MicrobenchTrial
 from harness.experiments.microbench.readers import StagedStores, longest_waits
 from harness.experiments.microbench.records import (
@@ -316,25 +315,19 @@ def test_what_is_compared_is_measured_first_side_by_side_and_five_times() -> Non
     assert len(set(order)) == len(order)
     assert {case for case, _ in order} == set(chosen)
     gates, in_open_claims = _of_thresholds(chosen), _of_claims(chosen, with_threshold=False)
-    assert Counter(case for case, repeat in order if repeat < 100) == Counter(
-        {case: 1 if case not in gates else 5 for case in gates | set(chosen) - in_open_claims}
-    )
-    assert Counter(case for case, repeat in order if repeat >= 100) == Counter(dict.fromkeys(in_open_claims, 5))
-    parts = [case in gates for case, repeat in order if repeat < 100]
-    assert parts == sorted(parts, reverse=True)
-    assert [repeat >= 100 for _, repeat in order] == (
-        [False] * 5 * len(gates)
-        + [True] * 5 * len(in_open_claims)
-        + [False] * len(set(chosen) - gates - in_open_claims)
-    )
+    first, second = 5 * len(gates), 5 * len(gates) + 5 * len(in_open_claims)
+    assert Counter(case for case, _ in order[:first]) == Counter(dict.fromkeys(gates, 5))
+    assert Counter(case for case, _ in order[first:second]) == Counter(dict.fromkeys(in_open_claims, 5))
+    assert Counter(case for case, _ in order[second:]) == Counter(set(chosen) - gates - in_open_claims)
+    assert [batch.for_thresholds for batch in plan for _ in batch.cases] == [
+        place < first for place in range(len(order))
+    ]
     for claim in claims():
         both = {claim.subject, claim.yardstick}
         if both <= set(chosen):
             part = gates if claim.at_least else in_open_claims
             group = _group(claim.subject, [case for case in chosen if case in part])
-            own = [
-                batch for batch in plan if both & set(batch.cases) and (batch.repeat >= 100) is not bool(claim.at_least)
-            ]
+            own = [batch for batch in plan if both & set(batch.cases) and batch.for_thresholds is bool(claim.at_least)]
             assert len(own) == 5
             for batch in own:
                 places = [batch.cases.index(case) for case in group]
@@ -371,7 +364,6 @@ def _of_thresholds(chosen: list[Case]) -> set[Case]:
     return {limit.subject for limit in limits()} | _of_claims(chosen, with_threshold=True)
 
 
-FAST = ("rocksdb-indexed-batch", "lmdb-indexed-batch")
 CLEAR, NEAR = [2.0, 2.1, 1.9], [0.7, 1.2, 1.6]
 
 
@@ -385,61 +377,64 @@ def _gated_rounds(ratios_by_claim: Mapping[RatioClaim, list[float]]) -> list[dic
     return [{**line, "profile": "night"} for line in rounds_of(seconds)]
 
 
+def _trial(repeat: int, *compared: RatioClaim, for_thresholds: bool = True) -> MicrobenchTrial:
+    names = [case.id for claim in compared for case in (claim.subject, claim.yardstick)]
+    return MicrobenchTrial(tuple(names), "night", 7_000 + repeat, for_thresholds)
+
+
+def _thresholds(text: str) -> list[RatioClaim]:
+    return [claim for claim in claims() if claim.at_least and claim.text.startswith(text)]
+
+
 def test_only_ratios_that_are_not_clear_are_measured_more_than_three_times() -> None:
-    claim, other = (
-        each for each in claims() if each.at_least and each.subject.suite == READ_WRITE and each.subject.subject in FAST
-    )
-    names = (claim.subject.id, claim.yardstick.id, other.subject.id, other.yardstick.id)
-    experiment, third = Microbench(), MicrobenchTrial(names, "night", 7_002)
-    fourth = replace(third, seed=7_003)
+    claim, other, _ = _thresholds("get_many and put_many of 1,000 records")
+    needed = Microbench().still_needed
     rows = _gated_rounds({claim: NEAR, other: CLEAR})
-    assert experiment.still_needed(third, rows) == third
-    assert experiment.still_needed(fourth, rows) == replace(fourth, cases=names[:2])
-    assert experiment.still_needed(fourth, _gated_rounds({claim: CLEAR, other: CLEAR})) is None
-    assert experiment.still_needed(fourth, _gated_rounds({other: CLEAR})) == replace(fourth, cases=names[:2])
-    limit = next(limits())
-    waits = MicrobenchTrial((limit.subject.id,), "night", 7_003)
-    assert experiment.still_needed(waits, [row for row in rows if row["case"] != limit.subject.id]) == waits
+    assert needed(_trial(2, claim, other), rows) == _trial(2, claim, other)
+    assert needed(_trial(3, claim, other), rows) == _trial(3, claim)
+    assert needed(_trial(3, claim, other), _gated_rounds({claim: CLEAR, other: CLEAR})) is None
+    assert needed(_trial(3, claim, other), _gated_rounds({other: CLEAR})) == _trial(3, claim)
+    # A yardstick whose backend is left out has nothing to be compared with.
+    alone = replace(_trial(3, claim), cases=(claim.yardstick.id,))
+    assert needed(alone, []) is None
 
 
-def test_ratios_without_a_threshold_keep_all_their_repeats() -> None:
-    claim = next(each for each in claims() if each.at_least is None)
-    trial = MicrobenchTrial((claim.subject.id, claim.yardstick.id), "night", 7_104)
-    assert Microbench().still_needed(trial, _gated_rounds({claim: CLEAR})) == trial
+def test_a_limit_is_measured_until_it_is_clear() -> None:
+    limit, trial = next(limits()), MicrobenchTrial((next(limits()).subject.id,), "night", 7_003, True)
+    near = rounds_of({limit.subject.id: [limit.most_s / ratio for ratio in NEAR]})
+    assert Microbench().still_needed(trial, [{**line, "profile": "night"} for line in near]) == trial
+    assert Microbench().still_needed(trial, _gated_rounds({})) is None
 
 
-@pytest.mark.parametrize(("round_s", "rounds"), [(0.001, 15), (0.125, 8), (0.4, 3), (2.0, 3)])
-def test_short_rounds_are_repeated_until_a_second_is_over(
-    round_s: float, rounds: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    clock, benchmark = Clock(), OneAfterTheOther()
-    monkeypatch.setattr(bench_stores, "perf_counter", clock)
-    case = commits_of(INDEXED, 1_000)
-    with closing(StagedStores(tmp_path, 1)) as staged:
-        bench = Bench(case, None, staged, tmp_path, 1, benchmark)
-
-        def work() -> None:
-            clock.now += round_s
-
-        bench.timed(work, lambda: ())
-        assert len(benchmark.extra_info["cpu_seconds"]) == benchmark.rounds == rounds
-        assert len(benchmark.extra_info["machine_speeds"]) == rounds
-        bench.timed(work, lambda: (), warm_up_rounds=0)
-        assert benchmark.rounds == case.rounds
+def test_a_ratio_at_one_level_does_not_stand_for_that_at_another() -> None:
+    process, disk = _thresholds("put and commit of 1,000 records, against sorted putmulti")
+    rows = _gated_rounds({process: CLEAR, disk: NEAR})
+    assert Microbench().still_needed(_trial(3, process, disk), rows) == _trial(3, disk)
 
 
-class OneAfterTheOther:
-    """A benchmark that calls the work and times nothing."""
+@pytest.mark.parametrize("profile", ["default", "night"])
+def test_all_ratios_without_a_threshold_keep_all_their_repeats(profile: str) -> None:
+    """Some of their cases are those of thresholds as well, which may be clear long before."""
+    gates = {claim: CLEAR for claim in claims() if claim.at_least}
+    rows = [{**line, "profile": profile} for line in _gated_rounds(gates)]
+    planned_trials = Microbench().plan(Request(profile))
+    kept = [trial for trial in planned_trials if Microbench().still_needed(trial, rows) == trial]
+    measured = {case.id for case in cases(profile)}
+    for claim in claims():
+        both = {claim.subject.id, claim.yardstick.id}
+        if claim.at_least is None and both <= measured:
+            assert len({trial.seed for trial in kept if both <= set(trial.cases)}) >= 5, claim.text
+    assert [trial.seed % 1_000 for trial in planned_trials if trial not in kept and trial.seed % 1_000 < 3] == []
 
-    def __init__(self) -> None:
-        self.extra_info: dict[str, Any] = {}
-        self.rounds = 0
 
-    def pedantic(self, work: Callable[..., object], setup: Callable[[], Any], rounds: int) -> None:
-        self.rounds = rounds
-        for _ in range(rounds):
-            arguments, _ = setup()
-            work(*arguments)
+def test_both_sides_of_a_ratio_have_as_many_rounds() -> None:
+    for claim in claims():
+        if claim.at_least and claim.subject.suite != EXPIRE:
+            rounds = rounds_of_case(claim.subject)
+            assert rounds == rounds_of_case(claim.yardstick)
+            assert rounds == 12 or claim.subject.rounds
+    assert rounds_of_case(commits_of("lmdb-native", 1_000)) == 3
+    assert rounds_of_case(commits_of(INDEXED, 200_000)) == 1
 
 
 def test_cases_over_the_same_staged_records_share_a_store(tmp_path: Path) -> None:

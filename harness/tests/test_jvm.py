@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -264,7 +265,12 @@ def test_work_whose_ratios_are_all_clear_is_not_repeated() -> None:
     assert Jvm().still_needed(trial, rows((2.0, 2.1, 1.9))) is None
     # Clear for the store record by record, whose goal is 1, and not by many, whose goal is 1.3.
     assert Jvm().still_needed(trial, rows((1.3, 1.31, 1.29))) == trial
-    assert Jvm().still_needed(JvmTrial("fresh", 1_000, 1_004), rows((2.0, 2.1, 1.9))) is not None
+    for other in (
+        replace(trial, records_per_commit=1_000),
+        replace(trial, distribution="zipf"),
+        replace(trial, memory_max_bytes=1 << 30),
+    ):
+        assert Jvm().still_needed(other, rows((2.0, 2.1, 1.9))) == other
 
 
 def test_the_repeats_of_all_work_take_turns() -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import count, pairwise
 from pathlib import Path
 from statistics import fmean
-from time import perf_counter, process_time
+from time import process_time
 from types import MappingProxyType
 from typing import Any
 
@@ -37,6 +37,7 @@ from harness.experiments.microbench.case import (
     Load,
     batches,
 )
+from harness.experiments.microbench.claim import rounds_of
 from harness.experiments.microbench.readers import (
     READ,
     StagedStores,
@@ -60,12 +61,6 @@ from harness.workloads.ycsb import CORE_WORKLOADS, Ycsb, YcsbOperation, core_wor
 from harness.workloads.ycsb import load as ycsb_load
 from stores import KeyValueStore
 
-ROUNDS_S, ROUNDS_MAX = 1.0, 15
-"""The rounds of a case take about so many seconds, with what is made for them, and are at most so many.
-
-Three rounds of 50 ms made the ratios of repeats differ by 13 % (standard deviation, on two shared cores); fifteen, by
-5 %, in twice the time. A process with its stores takes a second for each case anyway.
-"""
 YCSB_VALUE_BYTES = 1_000
 """The size of a YCSB value: ten fields of 100 bytes. Source: YCSB, CoreWorkload (fieldcount, fieldlength)."""
 
@@ -99,15 +94,10 @@ class Bench:
         work: Callable[..., object],
         arguments: Callable[[], tuple[Any, ...]],
         warm_up_rounds: int = 1,
-        rounds_max: int = ROUNDS_MAX,
     ) -> None:
         """Time the rounds of the case: ``arguments`` are made again for each, before the clock runs."""
-        rounds, cpu_s, meter = self.case.rounds, list[float](), SpeedMeter()
+        rounds, cpu_s, meter = rounds_of(self.case), list[float](), SpeedMeter()
         turns: list[float] = []
-        if warm_up_rounds:
-            began = perf_counter()
-            work(*arguments())
-            rounds = max(rounds, min(rounds_max, int(ROUNDS_S / (perf_counter() - began))))
 
         def on_cpu(*arguments: Any) -> None:
             began = process_time()
@@ -118,12 +108,12 @@ class Bench:
             turns.append(meter.turn())
             return arguments(), {}
 
-        self.benchmark.pedantic(on_cpu, setup=made, rounds=rounds)
+        self.benchmark.pedantic(on_cpu, setup=made, rounds=rounds, warmup_rounds=warm_up_rounds)
         turns.append(meter.turn())
         if self.case.works_alone:
-            self.benchmark.extra_info["cpu_seconds"] = cpu_s
+            self.benchmark.extra_info["cpu_seconds"] = cpu_s[-rounds:]
             # Before and after each round.
-            self.benchmark.extra_info["machine_speeds"] = list(map(fmean, pairwise(turns)))
+            self.benchmark.extra_info["machine_speeds"] = list(map(fmean, pairwise(turns[-rounds - 1 :])))
 
     def report(self, seconds: Callable[[], list[float]]) -> None:
         """Report the seconds that a suite measures itself, because they are not those of its work."""
@@ -239,10 +229,9 @@ def _time_ycsb(bench: Bench) -> None:
     case = bench.case
     ycsb = Ycsb(core_workload(case.suite.removeprefix(YCSB)), case.keys, bench.seed, value_bytes=YCSB_VALUE_BYTES)
     ycsb_load(bench.store, ycsb.load_records())
-    operations = batches(ycsb.operations(case.records * (case.rounds + 1)), case.records)
+    operations = batches(ycsb.operations(case.records * (rounds_of(case) + 1)), case.records)
     rounds = iter(operations)
-    work = lambda: (bench.subject, batches(next(rounds), case.records_per_commit))  # noqa: E731
-    bench.timed(_operate, work, rounds_max=case.rounds)
+    bench.timed(_operate, lambda: (bench.subject, batches(next(rounds), case.records_per_commit)))
 
 
 SUITES: Mapping[str, Callable[[Bench], None]] = MappingProxyType(

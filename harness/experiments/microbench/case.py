@@ -32,7 +32,7 @@ SHARING = (ITERATORS, FIRST_STEPS, WRITER_WAITS, READER_WAITS)
 
 @dataclass(frozen=True)
 class Case:
-    """One case to time. Each round processes ``records``. One round warms up; short rounds are more than ``rounds``."""
+    """One case to time. Each round processes ``records``. One round warms up before those that are timed."""
 
     suite: str
     """The suite, which names the work of a round:
@@ -81,8 +81,8 @@ class Case:
     form: str = "bytes"
     """The form of the records: one of ``FORMS`` in the module ``records``, or ``windows`` or ``prefix``."""
     records: int = 20_000
-    rounds: int = 3
-    """The number of rounds that are timed at least."""
+    rounds: int | None = None
+    """The number of rounds, if it has its own, see ``rounds_of``."""
 
     @property
     def works_alone(self) -> bool:
@@ -92,7 +92,7 @@ class Case:
     @property
     def warm_up_rounds(self) -> int:
         """The rounds before the clock runs: none for a single long one, for which a new store is filled."""
-        return 1 if self.rounds > 1 else 0
+        return 0 if self.rounds == 1 else 1
 
     @property
     def fill(self) -> tuple[str, Durability, int] | None:
@@ -147,7 +147,7 @@ def commits_of(subject: str, records_per_commit: int, durability: Durability = D
     """Return the case of commits of so many records."""
     records = max(records_per_commit, 20_000 if "rocksdb" in subject else _SLOW)
     return Case("commit", subject, durability, records_per_commit, records=records,
-                rounds=1 if records >= LARGEST else 3)  # fmt: skip
+                rounds=1 if records >= LARGEST else None)  # fmt: skip
 
 
 def updates_of(subject: str, distribution: str, keys: int) -> Case:
@@ -174,7 +174,7 @@ def first_steps_over(staged: int) -> Case:
 
 def waits_over(suite: str, staged: int) -> Case:
     """Return the case of the longest wait of the writer, or of a reader, for a scan's first step."""
-    return Case(suite, INDEXED, staged=staged, records=1)
+    return Case(suite, INDEXED, staged=staged, records=1, rounds=3)
 
 
 def range_deletes(count: int) -> Case:

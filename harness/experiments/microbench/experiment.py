@@ -29,7 +29,7 @@ _YCSB = "ycsb-"
 QUERY = """select * from benchmark order by distribution, durability, iqr_s, median_s, name, records,
     records_per_commit, records_per_s, rounds, subject, suite"""
 _METHOD = """\
-A store alone, no task, changelog or Spark, timed with pytest-benchmark, each case in a fresh process. YCSB: each core
+A store alone, no task, changelog or Spark, timed with pytest-benchmark, some cases in each process. YCSB: each core
 workload on 10,000 records of 1,000 bytes, with a commit after 1,000 operations.
 """
 
@@ -117,6 +117,8 @@ class MicrobenchTrial:
     cases: tuple[str, ...]
     profile: str
     seed: int
+    for_thresholds: bool = False
+    """True if it is made for ratios with a threshold, and left out once these are clear."""
 
 
 class Microbench(StoresAlone[MicrobenchTrial]):
@@ -156,13 +158,18 @@ class Microbench(StoresAlone[MicrobenchTrial]):
         """Return all measurements in shuffled order; those that are compared with each other are adjacent."""
         return [
             MicrobenchTrial(
-                tuple(case.id for case in batch.cases), request.profile, request.seed * _SEEDS + batch.repeat
+                tuple(case.id for case in batch.cases),
+                request.profile,
+                request.seed * _SEEDS + batch.repeat,
+                batch.for_thresholds,
             )
             for batch in timing.planned(request.profile, request.seed, request.backends)
         ]
 
     def still_needed(self, trial: MicrobenchTrial, rows: Sequence[Row]) -> MicrobenchTrial | None:
         """Return the trial without the cases whose ratios have no need of it; None if there is no other."""
+        if not trial.for_thresholds:
+            return trial
         left = timing.still_needed(trial.cases, trial.seed % _SEEDS, rows)
         return replace(trial, cases=left) if left else None
 

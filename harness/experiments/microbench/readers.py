@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from harness.experiments.microbench.case import READER_WAITS, Case, Load, Pairs, batches
+from harness.experiments.microbench.claim import rounds_of
 from harness.experiments.microbench.yardstick import TimedStore, open_subject
 from stores import IsolationLevel, KeyValueStore, KeyValueView, TopicPartition, open_store
 
@@ -155,7 +156,7 @@ def longest_waits(case: Case, store: KeyValueStore, staged: Sequence[bytes], loa
 
     with _turns():
         waits = []
-        for _ in range(case.rounds):
+        for _ in range(rounds_of(case)):
             tries = []
             for _ in range(TRIES):
                 for key, value in load.fresh(FRESH):

@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import Any
 
 from harness.experiments.microbench.case import GET, GET_RECENT, KEY_BYTES, Case, Load, Pairs, batches
+from harness.experiments.microbench.claim import rounds_of
 from harness.experiments.microbench.yardstick import TimedStore, open_subject
 from stores import KeyValueStore
 from stores.records import BYTES, INT64, STR, KeyValue, TimestampedKeyValue, Window
@@ -226,7 +227,7 @@ def opening_seconds(case: Case, folder: Path, load: Load) -> list[float]:
     The first opening, which begins the upgrade of a plain store, is not among them.
     """
     fill(case, folder, load)
-    return [_opened_in(case, folder) for _ in range(case.rounds + 1)][1:]
+    return [_opened_in(case, folder) for _ in range(rounds_of(case) + 1)][1:]
 
 
 def fill(case: Case, folder: Path, load: Load) -> None:

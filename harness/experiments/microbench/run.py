@@ -21,14 +21,14 @@ import harness
 from harness.budget import DEFAULT, NEVER, NIGHT, SMOKE, Deadline, check_profile
 from harness.experiment import RATIO
 from harness.experiments.microbench.case import Case
-from harness.experiments.microbench.claim import RatioClaim, cases, claims, limits, ratios
+from harness.experiments.microbench.claim import Limit, RatioClaim, cases, claims, limits, ratios, threshold_cases
 from harness.folders import temporary_folder
 from harness.processes.load import SPEED_UNIT, is_busy, median_load
 from harness.report.ratios import is_clear
 from harness.report.rows import Row
 
-CASES_AT_ONCE = 16
-"""About so many cases share a process: it takes a second to start, longer than most cases."""
+CASES_AT_ONCE = 8
+"""About so many cases share a process: it takes a second to start, as long as a case."""
 TIMEOUT_S = 600.0
 REPEATS: Mapping[str, tuple[int, int, int]] = MappingProxyType(
     {SMOKE: (1, 1, 1), DEFAULT: (5, 5, 1), NIGHT: (15, 5, 5)}
@@ -39,8 +39,8 @@ Five give a figure its interval.
 """
 REPEATS_AT_FIRST = 3
 """So many repeats give an interval of a ratio."""
-_FIRST_OF_OPEN_CLAIMS = 100
-"""The number of the first repeat of ratios without a threshold: a case may be measured for both kinds."""
+_FIRST_OTHER = 100
+"""The number of the first repeat without thresholds: a case may be measured both for one and without."""
 _ROOT = Path(harness.__file__).parent.parent
 _SUITES = f"{_ROOT}/harness/experiments/microbench/bench_stores.py"
 
@@ -57,10 +57,11 @@ class Round(NamedTuple):
 
 
 class CaseBatch(NamedTuple):
-    """The cases of one process in their order, and the repeat."""
+    """The cases of one process in their order, the repeat, and whether it is made for thresholds."""
 
     cases: tuple[Case, ...]
     repeat: int
+    for_thresholds: bool
 
 
 def planned(profile: str, seed: int, backends: Collection[str] | None = None) -> list[CaseBatch]:
@@ -108,24 +109,25 @@ def _speed(row: Row) -> float:
 
 
 def still_needed(names: Sequence[str], repeat: int, rounds: Iterable[Row]) -> tuple[str, ...]:
-    """Return the cases of a measurement that is made after ``rounds``.
+    """Return the cases of a measurement of thresholds that is made after ``rounds``.
 
-    From the fourth repeat on, a case of thresholds is left out once all its ratios are clear (``is_clear``).
+    From the fourth repeat on, a case is left out once all its ratios are clear (``is_clear``).
     """
-    gates = _gates()
-    if repeat < REPEATS_AT_FIRST or not any(name in gates for name in names):
+    if repeat < REPEATS_AT_FIRST:
         return tuple(names)
-    rows = [row for row in summarized(rounds) if row["kind"] == RATIO]
-    clear = {(row["claim"], row["subject"]) for row in rows if is_clear(row)}
-    open_limits = {limit.subject.id for limit in limits() if (limit.text, limit.subject.subject) not in clear}
-    unclear = [claim for claim in claims() if claim.at_least and (claim.text, claim.subject.subject) not in clear]
-    open_cases = open_limits.union(*_pairs(unclear))
-    return tuple(name for name in names if name in open_cases)
+    rows = {_place(row): row for row in summarized(rounds) if row["kind"] == RATIO}
+    bounds: list[tuple[RatioClaim | Limit, set[str]]] = [(limit, {limit.subject.id}) for limit in limits()]
+    bounds += [(claim, {claim.subject.id, claim.yardstick.id}) for claim in claims() if claim.at_least]
+    needed: set[str] = set()
+    for bound, ids in bounds:
+        row = rows.get((bound.text, bound.subject.subject, str(bound.subject.durability)))
+        if ids <= set(names) and (row is None or not is_clear(row)):
+            needed |= ids
+    return tuple(name for name in names if name in needed)
 
 
-def _gates() -> set[str]:
-    """Return the IDs of the cases of thresholds."""
-    return {limit.subject.id for limit in limits()}.union(*_pairs(claim for claim in claims() if claim.at_least))
+def _place(row: Row) -> tuple[str, str, str]:
+    return row["claim"], row["subject"], row["durability"]
 
 
 def _plan(chosen: Sequence[Case], repeats: Sequence[int], random: Random) -> list[CaseBatch]:
@@ -136,17 +138,17 @@ def _plan(chosen: Sequence[Case], repeats: Sequence[int], random: Random) -> lis
     in its process affects both sides of a ratio. A case of both kinds of ratios is measured for each: so nothing else
     is measured before all thresholds are decided.
     """
-    gates, in_open_claims = _gates(), set().union(*_pairs(claim for claim in claims() if not claim.at_least))
+    gates, in_open_claims = threshold_cases(), set().union(*_pairs(claim for claim in claims() if not claim.at_least))
     gated = _compared([case for case in chosen if case.id in gates])
     needed = _compared([case for case in chosen if case.id in in_open_claims])
     others = _compared([case for case in chosen if case.id not in gates | in_open_claims])
     plan = []
-    for some, times, first in zip((gated, needed, others), repeats, (0, _FIRST_OF_OPEN_CLAIMS, 0), strict=True):
+    for some, times, first in zip((gated, needed, others), repeats, (0, _FIRST_OTHER, _FIRST_OTHER), strict=True):
         random.shuffle(some)
         parts, at_first = _batches(some), min(times, REPEATS_AT_FIRST)
         turns = [(batch, repeat) for batch in parts for repeat in range(at_first)]
         turns += [(batch, repeat) for repeat in range(at_first, times) for batch in parts]
-        plan += [CaseBatch(_in_order(batch, random), first + repeat) for batch, repeat in turns]
+        plan += [CaseBatch(_in_order(batch, random), first + repeat, some is gated) for batch, repeat in turns]
     return plan
 
 

@@ -110,7 +110,7 @@ SIZES: Mapping[str, OpeningSize] = MappingProxyType(
     {
         SMOKE: OpeningSize(1, (20_000,)),
         DEFAULT: OpeningSize(5, (50_000, 500_000), (5_000_000,)),
-        NIGHT: OpeningSize(5, (50_000, 500_000, 5_000_000)),
+        NIGHT: OpeningSize(7, (50_000, 500_000, 5_000_000)),
     }
 )
 
