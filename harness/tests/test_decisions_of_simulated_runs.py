@@ -22,7 +22,7 @@ from harness.tests.simulated_runs import OPENINGS, Values, drawn_contests, is_wr
 NEEDS = 8
 RECORDINGS = sorted(recorded()["recordings"])
 ROUNDS = [3, 5, 8]
-MANY = [pytest.param(rounds, 200, marks=pytest.mark.long) for rounds in ROUNDS]
+MANY = [pytest.param(rounds, 300, marks=pytest.mark.long) for rounds in ROUNDS]
 Truth = Mapping[str, Values]
 
 
@@ -105,7 +105,7 @@ def test_eight_rounds_decide_seven_of_eight_needs(recording: str) -> None:
 )
 def test_a_bolder_decision_is_detected(name: str, value: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decision, name, value)
-    result = tally("idle", 3, 100, just_apart, openings=1)
+    result = tally("idle", 3, 300, just_apart, openings=1)
     assert result.wrong_picks > 0.01 * result.picks
 
 
