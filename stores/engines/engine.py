@@ -502,8 +502,8 @@ class IngestingEngine(Engine):
 
     @abstractmethod
     def ingest(self, files: Sequence[Path]) -> None:
-        """Take over the files in one atomic and durable step. They may be gone afterwards.
+        """Take over the files in one atomic and durable step.
 
-        Their folder is on the engine's file system. No key is in two of them. If this fails, they stay, in the order of
-        their names: the next opening may need them. Raises: CommitFailedError.
+        Their folder is on the engine's file system, and their names ascend. No key is in two of them. They are gone
+        afterwards. If this fails, they stay: the next opening may need them. Raises: CommitFailedError.
         """

@@ -5,7 +5,7 @@ spill. A commit has these steps:
 
 1. Write the staged writes to a file, in key order, with the meta entries; a spilled transaction to several.
 2. Let the engine ingest them in one step. This is the commit point.
-3. Remove the spill and what is left of the files.
+3. Remove the spill. The engine has removed the files.
 
 The engine's write buffers stay empty, and nothing has to be rolled forward: opening removes files that were not
 ingested. Files of an ingestion that fails stay until then, see ``IngestingEngine.ingest``. An ingestion is durable when
@@ -142,13 +142,14 @@ class SstIngestStaging(IndexedBatchStaging):
                 paths.append(path)
             reach(FILES_WRITTEN)
         except BaseException as error:
-            _remove(paths)
+            for path in paths:
+                with suppress(OSError):
+                    path.unlink()
             if isinstance(error, OSError):
                 raise CommitFailedError(f"{error.filename}: {error.strerror}: commit again") from error
             raise
         # If this fails, the engine may need the files at the next opening, which removes them.
         ingesting.ingest(paths)
-        _remove(paths)
 
     def close_files(self) -> None:
         super().close_files()
@@ -160,12 +161,6 @@ class SstIngestStaging(IndexedBatchStaging):
             if any(self._parent.glob("*.sst")):
                 reach(RECOVER_BEFORE_REMOVAL)
         return super().recover()
-
-
-def _remove(paths: Iterable[Path]) -> None:
-    for path in paths:
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
 
 
 def with_deletes(engine: Engine, ranges: Iterable[Bounds], writes: Iterable[Staged]) -> Iterator[Staged]:

@@ -309,7 +309,7 @@ def with_kept_files(path: Path, open_: Callable[[], Any]) -> Any:
         return open_()
     except StoreCorruptedError as error:
         missing, files = _MISSING.search(str(error)), kept_files(path)
-        if missing is None or not files:
+        if missing is None:
             raise
         named = int(missing[1])
         for first in range(named - len(files) + 1, named + 1):

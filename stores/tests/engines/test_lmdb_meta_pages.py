@@ -326,8 +326,11 @@ def test_before_a_commit_a_part_of_its_meta_page_is_no_damage_and_the_newer_page
         LmdbEngine.check_before_commit(file.parent)
         with pytest.raises(StoreCorruptedError):
             LmdbEngine.check_closed(file.parent)
-    put_at(file, 0, closed[: 2 * PAGE_BYTES])
     newer = PAGE_BYTES - older
+    put_at(file, newer + 48, bytes([closed[newer + 48] ^ 1]))
+    with pytest.raises(StoreCorruptedError):
+        LmdbEngine.check_before_commit(file.parent)
+    put_at(file, 0, closed[: 2 * PAGE_BYTES])
     for byte, bit in product(range(USED_BYTES), range(8)):
         put_at(file, newer + byte, bytes([closed[newer + byte] ^ 1 << bit]))
         with pytest.raises(StoreCorruptedError):

@@ -19,7 +19,7 @@ from stores import IsolationLevel, KeyValueStore, TopicPartition, failpoints, op
 from stores.engines.engine import IngestingEngine
 from stores.engines.rocksdb import RocksDBEngine
 from stores.engines.rocksdb import engine as engine_module
-from stores.engines.rocksdb.database import meta_of, record_of
+from stores.engines.rocksdb.database import meta_of, record_of, with_kept_files, write_sst_file
 from stores.errors import CommitFailedError, ConfigError, StoreCorruptedError, must_reopen
 from stores.records import BYTES, TimestampedKeyValue
 from stores.registry import Backend, backend_named
@@ -390,3 +390,46 @@ def test_files_of_an_ingestion_that_fails_stay_until_the_next_opening(
     with opened(path) as store:
         assert list(store.all()) == []
         assert not list((path / "data.tmp").glob("*.sst"))
+
+
+@pytest.mark.parametrize("named_first", [11, 12])
+def test_kept_files_get_the_numbers_that_are_missing_and_replace_no_file(tmp_path: Path, named_first: int) -> None:
+    data, kept = tmp_path / "data", tmp_path / "data.tmp"
+    data.mkdir()
+    kept.mkdir()
+    (data / "000010.sst").write_bytes(b"another")
+    for number in range(2):
+        (kept / f"{number:06}-a.sst").write_bytes(b"%d" % number)
+
+    def open_() -> list[bytes]:
+        missing = next((n for n in (named_first, 11, 12) if not (data / f"{n:06}.sst").exists()), None)
+        if missing is not None:
+            raise StoreCorruptedError(f"While open a file: {data}/{missing:06}.sst: No such file or directory")
+        return [(data / f"{n:06}.sst").read_bytes() for n in (10, 11, 12)]
+
+    assert with_kept_files(data, open_) == [b"another", b"0", b"1"]
+
+
+def test_files_of_a_commit_are_removed_if_a_further_one_can_not_be_written(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[Path] = []
+
+    def fail_at_the_second(options: Any, file: Path, record: Any, parts: Any) -> None:
+        if written:
+            raise CommitFailedError("no room")
+        written.append(file)
+        write_sst_file(options, file, record, parts)
+
+    with opened(path, **SEVERAL_FILES) as store:
+        for number in range(200):
+            store.put(b"%06d" % number, bytes(100))
+        with monkeypatch.context() as patch:
+            patch.setattr(engine_module, "write_sst_file", fail_at_the_second)
+            with pytest.raises(CommitFailedError):
+                store.commit({LOG: 1})
+        assert written
+        assert not list((path / "data.tmp").glob("*.sst"))
+        store.commit({LOG: 1})
+        assert not list((path / "data.tmp").glob("*.sst"))
+        assert len(list(store.all())) == 200

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from stores import failpoints
 from stores.changelog import Changelog, MemoryChangelog
+from stores.config import StoreConfig
+from stores.errors import StoreCorruptedError
 from stores.files.creation import wipe
 from stores.files.identity import STEPS, read_identity
 from stores.interface import Durability, IsolationLevel, TopicPartition
-from stores.registry import open_store
+from stores.registry import Backend, backend_named, backends, open_store
 from stores.tasks import StreamTask
 from stores.tasks.directory.entry_files import CheckpointFile
-from stores.tasks.stores.earlier_store import IMPORTED
+from stores.tasks.stores.earlier_store import IMPORTED, import_offsets
 from stores.tests.tasks.setup import (
     AT_LEAST_ONCE,
     DIRECT,
@@ -226,3 +229,27 @@ def test_a_checkpoint_does_not_count_for_a_store_that_was_removed(tmp_path: Path
     assert [report.records for report in task.open()] == [3, 0]
     assert state(task, "left") == expected_state([1, 2, 1])
     task.close()
+
+
+def test_an_import_that_was_stopped_in_its_own_commit_is_repeated_and_damage_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LMDB's older meta page has a part of what the import was writing; only the newer one counts."""
+    direct = Backend("lmdb-direct", backend_named("lmdb").load_engine, backend_named(DIRECT).load_strategy)
+    monkeypatch.setitem(cast(dict[str, Backend], backends()), direct.name, direct)
+    path, partition = tmp_path / "store", TopicPartition("log", 0)
+    with open_store(direct.name, path) as store:
+        store.put(b"key", b"value")
+        store.commit()
+    file = path / "data" / "data.mdb"
+    content = bytearray(file.read_bytes())
+    older, newer = sorted((0, 4096), key=lambda at: content[at + 144 : at + 152])
+    for page, is_sound in ((newer, False), (older, True)):
+        torn = bytearray(content)
+        torn[page + 48] ^= 1
+        file.write_bytes(torn)
+        with nullcontext() if is_sound else pytest.raises(StoreCorruptedError):
+            import_offsets(path, StoreConfig("lmdb"), {partition: 7}, {}, must_be_clean=True)
+    with open_store("lmdb", path) as imported:
+        assert imported.committed_offset(partition) == 7
+        assert imported.get(b"key") == b"value"
