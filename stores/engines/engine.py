@@ -485,6 +485,15 @@ FilePart = tuple[Sequence[bytes], Sequence[bytes | None]]
 """Keys of a file and their values, ascending; None deletes."""
 
 
+INGESTED = f"{'[0-9a-f]' * 16}-{'[0-9]' * 6}.sst"
+"""The pattern of the names of files that are ingested: 16 digits of the commit, and the number of the file in it."""
+
+
+def ingested_name(commit: str, number: int) -> str:
+    """Return the name of a file that is to be ingested, see ``INGESTED``."""
+    return f"{commit}-{number:06}.sst"
+
+
 class IngestingEngine(Engine):
     """An engine that takes over files of sorted entries: one call makes all of them visible, atomically and durably.
 
@@ -504,6 +513,7 @@ class IngestingEngine(Engine):
     def ingest(self, files: Sequence[Path]) -> None:
         """Take over the files in one atomic and durable step.
 
-        Their folder is on the engine's file system, and their names ascend. No key is in two of them. They are gone
-        afterwards. If this fails, they stay: the next opening may need them. Raises: CommitFailedError.
+        They lie in the folder beside the engine's whose name has the end ``.tmp``, under ``ingested_name``. No key is
+        in two of them. They are gone afterwards. If this fails, they stay: the next opening may need them.
+        Raises: CommitFailedError.
         """

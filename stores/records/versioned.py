@@ -135,9 +135,10 @@ class VersionedKind(RecordKind, Generic[K, V, R, H]):
         free = dict.fromkeys((_RETENTION, _HEADERS) if self.keeps_headers else (_RETENTION,))
         if {**kept, **free} != {**own, **free}:
             super()._prepare_other(store, kept)
-        before = kept.get(_RETENTION)
-        if type(before) is not int:
-            raise unreadable(store.name)
+        try:
+            before = check_time_ms(_RETENTION, kept.get(_RETENTION))
+        except (TypeError, ValueError) as error:
+            raise unreadable(store.name) from error
         complete_from = first_complete_ms(store, stream_time_of(store.mark(STREAM_TIME)), before)
         write_description(store, own, {COMPLETE_FROM: packed(complete_from), CURSOR: None})
 

@@ -28,9 +28,10 @@ from secrets import token_bytes
 from typing import ClassVar, cast
 
 from stores.batch.merge import Staged, chunks_of
-from stores.engines.engine import Engine, FilePart, IngestingEngine, Meta, Writes
+from stores.engines.engine import Engine, FilePart, IngestingEngine, Meta, Writes, ingested_name
 from stores.errors import CommitFailedError, ConfigError
 from stores.failpoints import Part, declare, reach
+from stores.files.plain_files import sync_folder
 from stores.interface import Durability, RecoveryOutcome
 from stores.ordered import Bounds, KeyRanges, ScanRange
 from stores.strategies.batch_staging import BUFFER, PART
@@ -131,13 +132,14 @@ class SstIngestStaging(IndexedBatchStaging):
 
     def _ingest(self, files: Iterable[Iterable[FilePart]], meta: Meta) -> None:
         ingesting = cast(IngestingEngine, self.engine)
+        name = token_bytes(TOKEN_BYTES).hex()
         paths: list[Path] = []
         try:
             self._parent.mkdir(exist_ok=True)
             for parts in files:
                 if len(paths) == 1:
                     reach(FIRST_FILE)
-                path = self._parent / f"{len(paths):06}-{token_bytes(TOKEN_BYTES).hex()}.sst"
+                path = self._parent / ingested_name(name, len(paths))
                 ingesting.write_file(path, parts, None if paths else meta)
                 paths.append(path)
             reach(FILES_WRITTEN)
@@ -148,8 +150,14 @@ class SstIngestStaging(IndexedBatchStaging):
             if isinstance(error, OSError):
                 raise CommitFailedError(f"{error.filename}: {error.strerror}: commit again") from error
             raise
-        # If this fails, the engine may need the files at the next opening, which removes them.
-        ingesting.ingest(paths)
+        try:
+            ingesting.ingest(paths)
+        except CommitFailedError:
+            # The engine may need the files at the next opening, which removes them.
+            with suppress(OSError):
+                sync_folder(self._parent)
+                sync_folder(self._parent.parent)
+            raise
 
     def close_files(self) -> None:
         super().close_files()

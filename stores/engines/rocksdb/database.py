@@ -38,7 +38,7 @@ from rocksdict import (
 from stores.engines.engine import FilePart, converted
 from stores.engines.rocksdb.flushes import SharedMemory, shared_memory
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError, damaged
-from stores.files.plain_files import StrangeFileError, read_head, sync_folder
+from stores.files.plain_files import StrangeFileError, read_head
 from stores.process import descriptors_lacking
 
 _BLOOM_FILTER_BITS_PER_KEY = 10
@@ -290,51 +290,6 @@ def take_over(family: Any, files: Sequence[Path]) -> None:
         family.ingest_external_file([str(file) for file in files], options)
     except Exception as error:
         raise writing_error(error) from error
-
-
-_MISSING = re.compile(r"/(\d+)\.sst: No such file")
-
-
-def with_kept_files(path: Path, open_: Callable[[], Any]) -> Any:
-    """Return what ``open_`` returns. Put back files of an ingestion that the manifest names and RocksDB has removed.
-
-    If the sync of the manifest's record of an ingestion fails, RocksDB removes the files. The record is there all the
-    same, and then it refuses to open the database. So the strategy keeps the files beside it, in their order, until it
-    is open again. Their numbers follow each other. RocksDB does not take one file for another, because each has an ID.
-
-    Raises: the errors of ``open_``, OSError.
-    Source: RocksDB, ``ExternalSstFileIngestionJob::Cleanup``; "verify_sst_unique_id_in_manifest".
-    """
-    try:
-        return open_()
-    except StoreCorruptedError as error:
-        missing, files = _MISSING.search(str(error)), kept_files(path)
-        if missing is None:
-            raise
-        named = int(missing[1])
-        for first in range(named - len(files) + 1, named + 1):
-            with suppress(StoreCorruptedError, FileExistsError):
-                return _opened_with(files, [path / f"{first + at:06}.sst" for at in range(len(files))], open_)
-        raise
-
-
-def kept_files(path: Path) -> list[Path]:
-    """Return the SST files beside a database of which an ingestion may have taken over none, in their order."""
-    return sorted(path.with_name(f"{path.name}.tmp").glob("*.sst"))
-
-
-def _opened_with(files: Sequence[Path], places: Sequence[Path], open_: Callable[[], Any]) -> Any:
-    linked: list[Path] = []
-    try:
-        for file, place in zip(files, places, strict=True):
-            os.link(file, place)
-            linked.append(place)
-        sync_folder(places[0].parent)
-        return open_()
-    except BaseException:
-        for place in linked:
-            place.unlink()
-        raise
 
 
 _REFUSALS = (

@@ -43,14 +43,14 @@ from stores.engines.rocksdb.database import (
     reading_error,
     record_of,
     take_over,
-    with_kept_files,
     write_sst_file,
     writing_error,
 )
 from stores.engines.rocksdb.flushes import Flushes, SharedMemory
+from stores.engines.rocksdb.kept_files import lacks_files, with_kept_files
 from stores.engines.rocksdb.reader import CACHE_BYTES, DatabaseReader, copy_into, open_reader
 from stores.engines.rocksdb.scan import RocksDBScan, RocksDBSnapshot, check_end, shared_scans
-from stores.errors import StoreUnavailableError, damaged
+from stores.errors import StoreCorruptedError, StoreUnavailableError, damaged
 from stores.interface import Durability
 from stores.ordered import WHOLE, Bounds, ScanRange
 from stores.process import skip_destructors_in_children
@@ -177,7 +177,10 @@ class RocksDBEngine(IngestingEngine):
     def open_read_only(cls, path: Path, *, live: bool) -> Self:
         cls._note_use(path)
         options = {**cls.options, "block_cache_size_bytes": CACHE_BYTES} if live else cls.options
-        reader = open_reader(path, options, live=live)
+        try:
+            reader = open_reader(path, options, live=live)
+        except StoreCorruptedError as error:
+            raise lacks_files(path, error) or error from None
         engine = cls(reader.db, Durability.CHANGELOG, None, options, reader.second)
         engine._reader, engine._reads_live = reader, live
         return engine

@@ -105,6 +105,18 @@ def test_a_description_of_any_bytes_and_structure_is_read_or_refused(name: str, 
     try_with(kind, {RECORDS: mark})
 
 
+@pytest.mark.parametrize("name", ["versioned", "versioned with headers"])
+@pytest.mark.parametrize("retention_ms", [-1, 1 << 62, -(1 << 64), None, 1.5, "1"])
+def test_a_retention_that_no_store_can_have_is_damage(name: str, retention_ms: object) -> None:
+    kind = KINDS[name]
+    with open_store("memory", "unused", name="counts") as plain:
+        use(kind, plain)
+        mark = json.dumps({**kind._whole_description(), "history_retention_ms": retention_ms}).encode()
+        plain.restore([], {}, marks={RECORDS: mark})
+        with pytest.raises(StoreCorruptedError, match="counts"):
+            kind.over(plain)
+
+
 @pytest.mark.parametrize("name", KINDS)
 @given(mark=st.binary(max_size=20), which=st.sampled_from(NUMBERS))
 def test_a_number_of_any_bytes_is_read_or_refused(name: str, mark: bytes, which: str) -> None:
