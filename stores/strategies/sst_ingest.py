@@ -31,7 +31,6 @@ from stores.batch.merge import Staged, chunks_of
 from stores.engines.engine import Engine, FilePart, IngestingEngine, Meta, Writes, ingested_name
 from stores.errors import CommitFailedError, ConfigError
 from stores.failpoints import Part, declare, reach
-from stores.files.plain_files import sync_folder
 from stores.interface import Durability, RecoveryOutcome
 from stores.ordered import Bounds, KeyRanges, ScanRange
 from stores.strategies.batch_staging import BUFFER, PART
@@ -150,14 +149,8 @@ class SstIngestStaging(IndexedBatchStaging):
             if isinstance(error, OSError):
                 raise CommitFailedError(f"{error.filename}: {error.strerror}: commit again") from error
             raise
-        try:
-            ingesting.ingest(paths)
-        except CommitFailedError:
-            # The engine may need the files at the next opening, which removes them.
-            with suppress(OSError):
-                sync_folder(self._parent)
-                sync_folder(self._parent.parent)
-            raise
+        # If this fails, the engine may need the files at the next opening, which removes them.
+        ingesting.ingest(paths)
 
     def close_files(self) -> None:
         super().close_files()

@@ -20,7 +20,7 @@ from typing import Any
 
 from stores.engines.engine import INGESTED
 from stores.errors import StoreCorruptedError, StoreUnavailableError
-from stores.files.plain_files import sync_folder, translated_system_errors
+from stores.files.plain_files import translated_system_errors
 
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EXDEV, errno.EMLINK)
 """The errors of a file system that can't link a file to its place."""
@@ -33,9 +33,9 @@ def with_kept_files(path: Path, open_: Callable[[], Any]) -> Any:
     """
     try:
         return open_()
-    except StoreCorruptedError as error:
+    except StoreCorruptedError:
         commits = kept_files(path)
-        if not commits or ".sst" not in str(error):
+        if not commits:
             raise
         with translated_system_errors(path):
             for files in commits:
@@ -84,8 +84,8 @@ def _opened_with(path: Path, files: Sequence[Path], open_: Callable[[], Any]) ->
             places = {path / f"{number:06}.sst": file for number, file in enumerate(files, first)}
             if not any(map(os.path.lexists, places)):
                 try:
+                    # RocksDB syncs the folder. Before it has, power loss leaves the kept files.
                     _link(places)
-                    sync_folder(path)
                     return open_()
                 except BaseException as error:
                     _unlink(places)

@@ -402,6 +402,23 @@ def test_files_of_an_ingestion_that_fails_stay_until_the_next_opening(
         assert not list((path / "data.tmp").glob("*.sst"))
 
 
+def test_no_file_gets_a_number_below_one(tmp_path: Path) -> None:
+    data, kept = tmp_path / "data", tmp_path / "data.tmp"
+    data.mkdir()
+    kept.mkdir()
+    for number in range(3):
+        (kept / ingested_name("a" * 16, number)).touch()
+    met: set[str] = set()
+
+    def open_() -> None:
+        met.update(file.name for file in data.iterdir())
+        raise StoreCorruptedError(f"While open a file: {data}/000002.sst: {os.strerror(errno.ENOENT)}")
+
+    with pytest.raises(StoreCorruptedError):
+        with_kept_files(data, open_)
+    assert met == {f"{number:06}.sst" for number in range(1, 5)}
+
+
 @pytest.mark.parametrize("named_first", [11, 12])
 def test_kept_files_get_the_numbers_that_are_missing_and_replace_no_file(tmp_path: Path, named_first: int) -> None:
     data, kept = tmp_path / "data", tmp_path / "data.tmp"
@@ -503,6 +520,18 @@ def test_files_that_can_not_be_linked_are_told_as_an_error_of_the_store(
             opened(copy)
     with opened(copy) as store:
         assert store.committed_offset(LOG) == 2
+
+
+def test_a_folder_that_kept_files_do_not_complete_is_left_as_it_was(spilled: tuple[Path, list[Path]]) -> None:
+    copy, files = spilled
+    files[0].unlink()
+    kept = sorted((copy / "data.tmp").iterdir())
+    kept[0].write_bytes(b"damaged")
+    names = sorted(file.name for file in (copy / "data").glob("*.sst"))
+    with pytest.raises(StoreCorruptedError):
+        opened(copy)
+    assert sorted(file.name for file in (copy / "data").glob("*.sst")) == names
+    assert sorted((copy / "data.tmp").iterdir()) == kept
 
 
 def test_who_only_reads_is_told_that_an_opening_puts_files_in_their_places(spilled: tuple[Path, list[Path]]) -> None:
