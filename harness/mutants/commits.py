@@ -30,7 +30,8 @@ from harness.mutants.mutant import (
     reaching,
     unsynced,
 )
-from stores.engines.engine import Engine, FilePart, IngestingEngine, Transaction, TransactionalEngine, Writes
+from stores.engines.engine import Engine, Transaction, TransactionalEngine, Writes
+from stores.engines.ingesting import FilePart, IngestingEngine
 from stores.errors import CommitFailedError
 from stores.failpoints import Part, declare, failpoint, reach
 from stores.interface import Durability

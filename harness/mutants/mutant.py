@@ -17,7 +17,8 @@ from weakref import WeakKeyDictionary
 from stores import failpoints
 from stores.changelog.files import PartitionLog
 from stores.changelog.interface import Changelog, Producer
-from stores.engines.engine import Engine, FilePart, IngestingEngine, Transaction, TransactionalEngine, Writes
+from stores.engines.engine import Engine, Transaction, TransactionalEngine, Writes
+from stores.engines.ingesting import FilePart, IngestingEngine
 from stores.interface import Durability, IsolationLevel, KeyValueStore, KeyValueView
 from stores.registry import backends
 from stores.spark.local_state import LocalState

@@ -18,7 +18,7 @@ from harness.mutants.mutant import (
     mutant,
     with_views,
 )
-from stores.engines.engine import IngestingEngine
+from stores.engines.ingesting import IngestingEngine
 from stores.interface import IsolationLevel, KeyValueIterator, KeyValueStore, KeyValueView, Position, PositionBound
 from stores.strategies.store import Store
 

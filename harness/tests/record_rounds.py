@@ -16,7 +16,6 @@ import sys
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -98,7 +97,7 @@ def main() -> int:
         "load_average": [round(before, 1), round(os.getloadavg()[0], 1)],
         "cells": recording(figures, content["backends"]),
     }
-    Path(FILE).write_text(json.dumps(content, separators=(",", ":")) + "\n")
+    FILE.write_text(json.dumps(content, separators=(",", ":")) + "\n")
     return 0
 
 

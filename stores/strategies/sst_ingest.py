@@ -28,7 +28,8 @@ from secrets import token_bytes
 from typing import ClassVar, cast
 
 from stores.batch.merge import Staged, chunks_of
-from stores.engines.engine import Engine, FilePart, IngestingEngine, Meta, Writes, ingested_name
+from stores.engines.engine import Engine, Meta, Writes
+from stores.engines.ingesting import FilePart, IngestingEngine, ingested_name
 from stores.errors import CommitFailedError, ConfigError
 from stores.failpoints import Part, declare, reach
 from stores.interface import Durability, RecoveryOutcome

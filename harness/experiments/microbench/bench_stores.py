@@ -90,10 +90,7 @@ class Bench:
         return Load(self.seed)
 
     def timed(
-        self,
-        work: Callable[..., object],
-        arguments: Callable[[], tuple[Any, ...]],
-        warm_up_rounds: int = 1,
+        self, work: Callable[..., object], arguments: Callable[[], tuple[Any, ...]], warm_up_rounds: int = 1
     ) -> None:
         """Time the rounds of the case: ``arguments`` are made again for each, before the clock runs."""
         rounds, cpu_s, meter = rounds_of(self.case), list[float](), SpeedMeter()

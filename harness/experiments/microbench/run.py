@@ -115,7 +115,8 @@ def still_needed(names: Sequence[str], repeat: int, rounds: Iterable[Row]) -> tu
     """
     if repeat < REPEATS_AT_FIRST:
         return tuple(names)
-    rows = {_place(row): row for row in summarized(rounds) if row["kind"] == RATIO}
+    ratio_rows = [row for row in summarized(rounds) if row["kind"] == RATIO]
+    rows = {(row["claim"], row["subject"], row["durability"]): row for row in ratio_rows}
     bounds: list[tuple[RatioClaim | Limit, set[str]]] = [(limit, {limit.subject.id}) for limit in limits()]
     bounds += [(claim, {claim.subject.id, claim.yardstick.id}) for claim in claims() if claim.at_least]
     needed: set[str] = set()
@@ -124,10 +125,6 @@ def still_needed(names: Sequence[str], repeat: int, rounds: Iterable[Row]) -> tu
         if ids <= set(names) and (row is None or not is_clear(row)):
             needed |= ids
     return tuple(name for name in names if name in needed)
-
-
-def _place(row: Row) -> tuple[str, str, str]:
-    return row["claim"], row["subject"], row["durability"]
 
 
 def _plan(chosen: Sequence[Case], repeats: Sequence[int], random: Random) -> list[CaseBatch]:

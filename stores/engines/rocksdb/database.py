@@ -35,7 +35,8 @@ from rocksdict import (
     SstFileWriter,
 )
 
-from stores.engines.engine import FilePart, converted
+from stores.engines.engine import converted
+from stores.engines.ingesting import FilePart
 from stores.engines.rocksdb.flushes import SharedMemory, shared_memory
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError, damaged
 from stores.files.plain_files import StrangeFileError, read_head

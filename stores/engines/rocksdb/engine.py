@@ -22,8 +22,9 @@ from typing import Any, ClassVar, Self
 from rocksdict import AccessType, Checkpoint, Options, WriteBatch, WriteOptions
 
 from stores.contract.levels import AT_ONCE, Persistence
-from stores.engines.engine import Capture, FilePart, IngestingEngine, Meta, Scan, Writes, converted
+from stores.engines.engine import Capture, Meta, Scan, Writes, converted
 from stores.engines.families import FAMILIES, families_in_use
+from stores.engines.ingesting import FilePart, IngestingEngine
 from stores.engines.record_log import has_cut_record, has_foreign_record, torn_record
 from stores.engines.rocksdb.capture import RocksDBCapture
 from stores.engines.rocksdb.database import (

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from stores.engines.engine import INGESTED
+from stores.engines.ingesting import INGESTED
 from stores.errors import StoreCorruptedError, StoreUnavailableError
 from stores.files.plain_files import translated_system_errors
 

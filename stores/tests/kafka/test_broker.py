@@ -7,11 +7,13 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -44,6 +46,27 @@ def test_a_killed_broker_has_its_topics_and_its_address_again(tmp_path: Path) ->
         broker.start()
         assert (broker.address, broker.pid != pid) == (address, True)
         assert "kept" in topics(broker)
+
+
+@pytest.mark.kafka
+def test_what_java_unpacks_for_a_broker_is_in_its_own_folder(tmp_path: Path) -> None:
+    skip_without_kafka()
+
+    def libraries(folder: Path) -> set[Path]:
+        return set(folder.glob("liblz4*"))
+
+    shared = Path(tempfile.gettempdir())
+    before = libraries(shared)
+    with Broker(tmp_path / "data", FOLDER) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.address})
+        packed = NewTopic("packed", 1, 1, config={"compression.type": "lz4"})
+        admin.create_topics([packed])["packed"].result(600)
+        producer = Producer({"bootstrap.servers": broker.address})
+        producer.produce("packed", b"value")
+        assert producer.flush(600) == 0
+        broker.kill()
+    assert libraries(tmp_path / "data")
+    assert libraries(shared) <= before
 
 
 def test_a_broker_is_paused_when_each_of_its_threads_is_stopped(

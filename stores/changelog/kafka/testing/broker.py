@@ -181,6 +181,8 @@ class Broker:
             *self._java_options,
             *_sharing(self._folder / CLASSES if self._java_options is HEAP else None),
             f"-Dlog4j2.configurationFile={self.data / 'log4j2.properties'}",
+            # Java unpacks libraries there, and a killed broker leaves them.
+            f"-Djava.io.tmpdir={self.data}",
             "-cp",
             f"{jars}/*",
         ]
