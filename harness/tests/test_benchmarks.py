@@ -355,6 +355,16 @@ def test_the_cases_of_thresholds_come_first_in_all_their_repeats() -> None:
     assert Counter(measured) == Counter(dict.fromkeys(gates, 5))
 
 
+@pytest.mark.parametrize(("profile", "most"), [("default", 5), ("night", 15)])
+def test_a_night_has_more_repeats_for_thresholds_and_no_seed_is_that_of_another_night(profile: str, most: int) -> None:
+    seeds = [{trial.seed for trial in Microbench().plan(Request(profile, seed=seed))} for seed in (1, 2)]
+    assert not seeds[0] & seeds[1]
+    repeats = Counter(
+        name for trial in Microbench().plan(Request(profile)) if trial.for_thresholds for name in trial.cases
+    )
+    assert set(repeats.values()) == {most}
+
+
 def _of_claims(chosen: list[Case], *, with_threshold: bool) -> set[Case]:
     own = [claim for claim in claims() if bool(claim.at_least) is with_threshold]
     return {case for claim in own for case in (claim.subject, claim.yardstick)} & set(chosen)

@@ -308,10 +308,13 @@ def test_what_earlier_trials_have_decided_is_not_tried_and_not_missing() -> None
             shown.append([row["name"] for row in rows])
             return {"b": None, "c": Trial("narrower")}.get(trial.name, trial)
 
+        def extent(self, trial: Trial) -> tuple[str, int]:
+            return "letters", len(trial.name)
+
     shown: list[list[str]] = []
     outcome = run_local(Deciding(Clock()), [Trial(name) for name in "abcd"], quiet)
     assert [row["name"] for row in outcome.rows] == ["a", "narrower", "d"]
-    assert outcome.extent == {"trials": (3, 3)}
+    assert outcome.extent == {"letters": (len("anarrowerd"), len("anarrowerd"))}
     assert shown == [[], ["a"], ["a"], ["a", "narrower"]]
 
 
