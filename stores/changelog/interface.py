@@ -344,8 +344,9 @@ class Changelog(Closeable):
     def read(self, partition: TopicPartition, from_offset: int = 0) -> Iterator[Record]:
         """Return the committed records from ``from_offset`` on, in order, up to the last stable offset as of this call.
 
-        Aborted records are skipped. Raises: OffsetOutOfRangeError, at the call, if ``from_offset`` is below
-        ``start_offset`` or beyond ``end_offset``.
+        Aborted records are skipped. From beyond the last stable offset there is nothing to read yet: a commit of
+        another process may not be visible. Raises: OffsetOutOfRangeError, at the call, if ``from_offset`` is below
+        ``start_offset`` or beyond ``written_end``.
         """
 
     def read_columns(self, partition: TopicPartition, from_offset: int = 0) -> Iterator[RecordColumns]:
@@ -369,6 +370,10 @@ class Changelog(Closeable):
     @abstractmethod
     def end_offset(self, partition: TopicPartition) -> int:
         """Return the last stable offset: every record before it is committed or aborted. It is exclusive."""
+
+    @abstractmethod
+    def written_end(self, partition: TopicPartition) -> int:
+        """Return the offset after the last record, which may belong to an open transaction; 0 in a new log."""
 
     def lag(self, partition: TopicPartition, next_offset: int) -> int:
         """Return the number of offsets that a reader at ``next_offset`` has before it, and 0 if none has a record.

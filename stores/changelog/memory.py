@@ -111,7 +111,7 @@ class MemoryChangelog(Changelog):
     def read(self, partition: TopicPartition, from_offset: int = 0) -> Iterator[Record]:
         with self._lock:
             log, start, end = self._bounds(partition)
-            check_readable(partition, from_offset, start, end)
+            check_readable(partition, from_offset, start, log.next_offset)
             entries = log.records[log.index(from_offset) : log.index(end)]
             return iter([record for record, transaction in entries if transaction not in self._aborted])
 
@@ -122,6 +122,10 @@ class MemoryChangelog(Changelog):
     def end_offset(self, partition: TopicPartition) -> int:
         with self._lock:
             return self._bounds(partition)[2]
+
+    def written_end(self, partition: TopicPartition) -> int:
+        with self._lock:
+            return self._log(partition).next_offset
 
     def committed_offsets(
         self, group: str, partitions: Collection[TopicPartition] | None = None

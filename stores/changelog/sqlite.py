@@ -187,6 +187,10 @@ class SqliteChangelog(Changelog):
         with self._file.read() as reader:
             return self._bounds(reader, partition)[1]
 
+    def written_end(self, partition: TopicPartition) -> int:
+        with self._file.read() as reader:
+            return self._written_end(reader, partition)
+
     def committed_offsets(
         self, group: str, partitions: Collection[TopicPartition] | None = None
     ) -> Mapping[TopicPartition, int]:
@@ -291,7 +295,7 @@ class SqliteChangelog(Changelog):
             reader.execute("begin")
             try:
                 start, end = self._bounds(reader, partition)
-                check_readable(partition, from_offset, start, end)
+                check_readable(partition, from_offset, start, self._written_end(reader, partition))
                 rows = reader.execute(
                     f"select {COLUMNS} from batch where batch_id >= ? and batch_id < ? "
                     f"and transaction_id not in ({ABORTED}) order by batch_id",
@@ -340,6 +344,12 @@ class SqliteChangelog(Changelog):
             (self._partition_id(partition),),
         ).fetchone()
         return start, following if stable is None else stable
+
+    def _written_end(self, connection: Connection, partition: TopicPartition) -> int:
+        [end] = connection.execute(
+            "select next_offset from topic_partition where partition_id = ?", (self._partition_id(partition),)
+        ).fetchone()
+        return int(end)
 
     def _forget_aborted(self, writer: Connection, partition: TopicPartition, end: int) -> None:
         """Remove the entries of aborted transactions that have no records left."""

@@ -296,7 +296,7 @@ class Cluster:
             waited_s = time.monotonic() - began
             # Where others have open transactions, the last stable offset may stay before this commit.
             if partition not in self._own and not transactions.hold_back(bounds[1]):
-                if waited_s > VISIBLE_S and transactions.are_before(self._written_end(theirs, doing)):
+                if waited_s > VISIBLE_S and transactions.are_before(self.written_end(partition)):
                     transactions.others_were_awaited = True
                 if transactions.others_were_awaited:
                     break
@@ -307,6 +307,20 @@ class Cluster:
             time.sleep(_PAUSE_S / 10)
             bounds = self._stable_bounds(theirs, doing)
         return bounds
+
+    def written_end(self, partition: TopicPartition) -> int:
+        """Return the offset after the last record, of whatever transaction."""
+        self.check_partition(partition)
+        theirs = confluent_kafka.TopicPartition(partition.topic, partition.partition)
+
+        def ask(admin: AdminClient, left_s: float) -> int:
+            latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+            [future] = admin.list_offsets(
+                {theirs: latest}, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=left_s
+            ).values()
+            return int(future.result().offset)
+
+        return self._administered(f"asking for the end of {partition.topic}-{partition.partition}", ask)
 
     def await_decided(self, partitions: Sequence[TopicPartition]) -> None:
         """Wait until each transaction that now has records in one of these partitions is committed or aborted.
@@ -320,7 +334,7 @@ class Cluster:
             self._own.add(partition)
             theirs = confluent_kafka.TopicPartition(partition.topic, partition.partition)
             doing = f"waiting for the end of the open transactions in {partition.topic}-{partition.partition}"
-            written_end = self._written_end(theirs, doing)
+            written_end = self.written_end(partition)
             while self._stable_bounds(theirs, doing)[1] < written_end:
                 if time.monotonic() > deadline:
                     raise ChangelogTimeoutError(
@@ -413,18 +427,6 @@ class Cluster:
             return int(start), int(end)
 
         return self.asked(doing, ask)
-
-    def _written_end(self, theirs: confluent_kafka.TopicPartition, doing: str) -> int:
-        """Return the offset after the last record, of whatever transaction."""
-
-        def ask(admin: AdminClient, left_s: float) -> int:
-            latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-            [future] = admin.list_offsets(
-                {theirs: latest}, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=left_s
-            ).values()
-            return int(future.result().offset)
-
-        return self._administered(doing, ask)
 
     def _administered(self, doing: str, ask: Callable[[AdminClient, float], _Answer]) -> _Answer:
         """As ``asked``, for calls of the client for administration: look for the brokers again after each attempt.

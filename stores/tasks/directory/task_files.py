@@ -52,8 +52,8 @@ class StorePlan(FollowingStore):
 
     @property
     def is_log_empty(self) -> bool:
-        """True if its changelog has no committed record, and never had one."""
-        return not self.changelog.end_offset(self.partition)
+        """True if its changelog never had a record. One of a commit that is not visible yet counts."""
+        return not self.changelog.written_end(self.partition)
 
     def check_changelog(self, offset: int | None) -> None:
         """Check that the changelog of a store with an ``offset`` is not empty. Raises: ChangelogLostError."""

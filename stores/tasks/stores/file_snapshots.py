@@ -150,7 +150,7 @@ class FileSnapshots(NoSnapshots):
         log, (topic, number) = self._plan.changelog, self._plan.partition
         numbers = range(log.topics().get(topic, 0)) if self._objects.of_whole_topic else [number]
         partitions = [TopicPartition(topic, each) for each in numbers]
-        return {partition: (log.start_offset(partition), log.end_offset(partition)) for partition in partitions}
+        return {partition: (log.start_offset(partition), log.written_end(partition)) for partition in partitions}
 
     def _missing(self, index: SnapshotIndex, bounds: Mapping[TopicPartition, tuple[int, int]]) -> str | None:
         """Return why the changelog does not go on where a snapshot ends; None if it does."""

@@ -48,7 +48,7 @@ def needed_from(changelog: Changelog, partition: TopicPartition) -> int:
     """Return the first offset that a restore of the whole store needs; 0 if nothing was dropped or superseded."""
     needed = changelog.committed_offsets(_group(partition), [partition]).get(partition, 0)
     # An offset beyond the end is that of an earlier changelog of this name.
-    return needed if needed <= changelog.end_offset(partition) else 0
+    return needed if needed <= changelog.written_end(partition) else 0
 
 
 def first_needed(changelog: Changelog, partition: TopicPartition) -> int:

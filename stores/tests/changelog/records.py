@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import confluent_kafka
-
 from stores.changelog.interface import Changelog, Producer
 from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.producer import PENDING_RECORDS_MAX, BufferedProducer
@@ -45,9 +43,8 @@ def await_sent(log: Changelog, producer: Producer, end: int, partition: TopicPar
     assert isinstance(producer, BufferedProducer)
     end -= producer._pending_records
     if isinstance(log, KafkaChangelog):
-        theirs = confluent_kafka.TopicPartition(partition.topic, partition.partition)
         deadline = time.monotonic() + DEADLINE_S
-        while (written_end := log._cluster._written_end(theirs, "asking in a test")) < end:
+        while (written_end := log.written_end(partition)) < end:
             assert time.monotonic() < deadline, f"{written_end} of {end}"
             time.sleep(0.01)
     return end

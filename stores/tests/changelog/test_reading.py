@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -60,6 +61,33 @@ def test_reading_beyond_the_log_is_refused_at_the_call(log: Changelog, offset: i
     put(log, (b"a", b"1"), (b"b", b"2"), (b"c", b"3"))
     with pytest.raises(OffsetOutOfRangeError):
         log.read(A, offset)
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_beyond_an_open_transaction_nothing_is_read_and_nothing_is_out_of_range(log: Changelog, before: int) -> None:
+    """A commit may be behind it: its store goes on from there."""
+    assert log.written_end(A) == 0
+    put(log, *[(b"before", b"1")] * before)
+    assert log.written_end(A) == before
+    with log.producer("open") as still_open, log.producer("p") as producer:
+        still_open.begin()
+        for _ in range(MANY):
+            still_open.send(A, b"k", b"open")
+        await_sent(log, still_open, before + MANY)
+        producer.begin()
+        producer.send(A, b"k", b"v")
+        following = producer.commit()[A] + 1
+        while log.written_end(A) < following + marks(log):
+            time.sleep(0.01)
+        assert log.end_offset(A) == before < following
+        for offset in (following, log.written_end(A)):
+            assert not pairs(log, from_offset=offset)
+            assert not list(log.read_columns(A, offset))
+        for refused in (log.read, log.read_columns):
+            with pytest.raises(OffsetOutOfRangeError):
+                refused(A, log.written_end(A) + 1)
+        still_open.abort()
+    assert pairs(log)[-1] == (following - 1, b"k", b"v")
 
 
 def test_a_read_is_a_snapshot_of_its_call(log: Changelog) -> None:

@@ -126,7 +126,7 @@ def test_records_that_a_zombie_sends_do_not_hide_the_commits_of_its_successor(tm
             producer = zombie.tasks[0]._context._producer
             assert isinstance(producer, KafkaProducer)
             producer._append(ends=False)
-            while not written(successor, CHANGELOG):
+            while not successor.log.written_end(CHANGELOG):
                 time.sleep(0.05)
             for task in successor.tasks:
                 task.run(2)
@@ -257,12 +257,6 @@ def test_the_next_owner_of_a_task_without_stores_waits_for_the_open_commit_of_it
             zombie.tasks[0].commit()
             assert finished[0].result() == [UNCOMMITTED] * 2
     assert committed_outputs(broker.address, NUMBER) == [[(b"%d" % key, b"x") for key in keys] for keys in KEYS]
-
-
-def written(worker: SharingWorker, partition: TopicPartition) -> int:
-    """Return the offset after the last record of a partition, of whatever transaction."""
-    theirs = confluent_kafka.TopicPartition(partition.topic, partition.partition)
-    return worker.log._cluster._written_end(theirs, "asking in a test")
 
 
 def test_without_a_membership_tasks_can_not_share_a_transaction(tmp_path: Path, broker: Broker) -> None:

@@ -7,15 +7,16 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-import confluent_kafka
 import pytest
 
 from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.kafka.testing.broker import Broker
+from stores.tests.changelog.records import MANY, await_sent
 from stores.tests.kafka.counting import KEYS, changelog, committed_outputs, prepared
 from stores.tests.tasks.followed import follow, kept
 from stores.tests.tasks.setup import (
     LEFT,
+    RIGHT,
     Crash,
     all_raising_at,
     counting_task,
@@ -33,9 +34,8 @@ DEADLINE_S = 600.0
 
 def await_uncommitted(log: KafkaChangelog) -> None:
     """Wait until the changelog has records beyond its last stable offset."""
-    theirs = confluent_kafka.TopicPartition(*LEFT)
     deadline = time.monotonic() + DEADLINE_S
-    while log._cluster._written_end(theirs, "a test") <= log.end_offset(LEFT):
+    while log.written_end(LEFT) <= log.end_offset(LEFT):
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -46,6 +46,34 @@ def await_commits(log: KafkaChangelog, other: KafkaChangelog) -> None:
     while other.end_offset(LEFT) < log.end_offset(LEFT):
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("visible", [0, 4])
+def test_a_store_is_kept_whose_commit_is_not_visible_yet(tmp_path: Path, broker: Broker, visible: int) -> None:
+    """Kafka writes the marker of a commit a moment later. Here an open transaction has hidden it for longer."""
+    prepared(tmp_path, broker, KEYS[:visible])
+    with changelog(tmp_path) as log, counting_task(tmp_path, log) as task, log.producer("open") as still_open:
+        task.run(commit=True)
+        hidden = log.end_offset(LEFT)
+        assert bool(hidden) == bool(visible)
+        still_open.begin()
+        for partition in (LEFT, RIGHT):
+            for _ in range(MANY):
+                still_open.send(partition, b"open", b"")
+            await_sent(log, still_open, hidden + MANY, partition)
+        feed(log, KEYS[visible:])
+        task.run(commit=True)
+        task.close()
+        with changelog(tmp_path) as other, closing(counting_task(tmp_path, other).standby()) as copy:
+            assert other.end_offset(LEFT) == hidden
+            copy.open()
+            follow(copy)
+            assert kept(copy) == kept(copy, 1) == expected_state(KEYS)
+        still_open.abort()
+    with changelog(tmp_path) as log, counting_task(tmp_path, log) as task:
+        assert [(report.wiped, report.records) for report in task.restore_reports()] == [(False, 0)] * 2
+        assert state(task, "left") == state(task, "right") == expected_state(KEYS)
 
 
 @pytest.mark.kafka

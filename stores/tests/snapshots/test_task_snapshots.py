@@ -18,6 +18,7 @@ from stores.interface import Durability
 from stores.snapshots import Snapshots
 from stores.snapshots.objects import FILES, INDEX
 from stores.tasks import RestoreProgress, StoreConfig
+from stores.tests.changelog.records import MANY
 from stores.tests.snapshots.snapshotting import (
     CHANGELOG,
     RECORDS,
@@ -219,6 +220,32 @@ def test_a_standby_begins_from_a_snapshot(tmp_path: Path, log: Changelog) -> Non
     copy.close()
     [report] = owner.open()
     assert report.records == 0
+    assert state(owner, "s") == logged(log, "s")
+    owner.close()
+
+
+def test_a_standby_begins_from_a_snapshot_of_a_commit_that_is_not_visible_yet(tmp_path: Path, log: Changelog) -> None:
+    """An open transaction hides what was committed after it. Kafka makes each commit visible a moment later."""
+    snapshots = settings(tmp_path)
+    task = snapping(tmp_path, log, INDEXED, snapshots)
+    task.open()
+    with log.producer("open") as still_open:
+        still_open.begin()
+        for _ in range(MANY):
+            still_open.send(CHANGELOG, b"open", b"")
+        send(log, pairs_of(range(RECORDS)))
+        offset = snap(task, log)
+        task.close()
+        assert log.end_offset(CHANGELOG) == 0 < offset
+        owner = snapping(tmp_path / "other machine", log, INDEXED, snapshots)
+        copy = owner.standby()
+        copy.open()
+        assert copy.follow(5) == 0
+        assert copy.offsets() == {CHANGELOG: offset}
+        copy.close()
+        still_open.abort()
+    [report] = owner.open()
+    assert (report.records, report.wiped) == (0, False)
     assert state(owner, "s") == logged(log, "s")
     owner.close()
 

@@ -19,6 +19,7 @@ from stores.tasks import StreamTask
 from stores.tasks.stores import task_store
 from stores.tasks.stores.log_follower import AFTER_WRITE, BEFORE_WRITE, Restored, restore
 from stores.tasks.task_resources import StandbyTask
+from stores.tests.changelog.records import MANY
 from stores.tests.tasks import upgrading
 from stores.tests.tasks.followed import follow, kept
 from stores.tests.tasks.setup import (
@@ -164,6 +165,31 @@ def test_a_standby_that_applies_uncommitted_records_is_noticed(
     """A broken variant: the check finds it."""
     with pytest.raises(AssertionError):
         check_isolation(tmp_path, log, Dirty(log), monkeypatch)
+
+
+@pytest.mark.parametrize("visible", [0, 4])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_store_is_kept_whose_commit_is_not_visible_yet(
+    tmp_path: Path, log: MemoryChangelog, backend: str, visible: int
+) -> None:
+    """An open transaction hides what was committed after it. Kafka makes each commit visible a moment later."""
+    with counting_task(tmp_path / "other", log, backend) as task, log.producer("open") as still_open:
+        feed(log, KEYS[:visible])
+        task.run(commit=True)
+        still_open.begin()
+        for partition in (LEFT, RIGHT):
+            for _ in range(MANY):
+                still_open.send(partition, b"open", b"")
+        feed(log, KEYS[visible:])
+        task.run(commit=True)
+        task.close()
+        assert [log.end_offset(LEFT), log.end_offset(RIGHT)] == [visible, visible]
+        with closing(standby(tmp_path, log, backend)) as copy:
+            follow(copy)
+            assert kept(copy) == kept(copy, 1) == expected_state(KEYS)
+        assert take_over(tmp_path, log, backend, KEYS) == [(False, 0)] * 2
+        still_open.abort()
+    assert take_over(tmp_path, log, backend, KEYS) == [(False, 0)] * 2
 
 
 def check_interrupted(folder: Path, log: MemoryChangelog) -> None:

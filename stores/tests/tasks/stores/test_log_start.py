@@ -27,6 +27,7 @@ from stores.tasks.stores import log_start
 from stores.tasks.stores.log_follower import restore
 from stores.tasks.stores.log_format import Conversion
 from stores.tasks.stores.replay_bound import ReplayBound
+from stores.tests.changelog.records import MANY
 from stores.tests.tasks.setup import DIRECT, INDEXED, INPUT, MEMORY, Crash, raising_at
 from stores.tests.tasks.typed import KINDS, RETENTION_MS, STORE, typed_task, values, write
 
@@ -293,6 +294,23 @@ def test_a_rewritten_changelog_is_not_needed_from_an_earlier_offset_again(
             assert log_start.needed_from(log, STORE) == log.start_offset(STORE) == 15
             task.run(commit=True)
             assert log_start.needed_from(log, STORE) == 15
+
+
+def test_a_needed_offset_behind_an_open_transaction_counts(log: SelfCompacting) -> None:
+    log.create_topic(STORE.topic)
+    with log.producer("open") as still_open, log.producer() as producer:
+        still_open.begin()
+        for _ in range(MANY):
+            still_open.send(STORE, b"open", b"")
+        producer.send(STORE, b"k", b"v")
+        producer.flush()
+        needed = log.written_end(STORE)
+        for offset, expected in ((needed, needed), (needed + 1, 0)):
+            log_start.send_needed_from(producer, STORE, offset)
+            producer.flush()
+            assert log.end_offset(STORE) == 0
+            assert log_start.needed_from(log, STORE) == expected
+        still_open.abort()
 
 
 @pytest.mark.parametrize("damaged", [b"", b"x" * 15, b"x" * 17])
