@@ -103,6 +103,13 @@ def end_of(seconds: float | None, clock: Clock = time.time) -> Deadline:
     return Deadline(clock() + seconds - min(REPORT_S, seconds / 10), clock)
 
 
+def part_of(deadline: Deadline, part: float) -> Deadline:
+    """Return the end of that part of the time that is left until ``deadline``; never, if that is never."""
+    if deadline.at == math.inf:
+        return deadline
+    return replace(deadline, at=deadline.clock() + part * max(0.0, deadline.remaining_s))
+
+
 class Budget:
     """Divides the time until ``end`` among parts by their ``shares``."""
 
@@ -113,8 +120,7 @@ class Budget:
     def deadline(self, part: Hashable) -> Deadline:
         """Return the deadline of a part, which begins now. Each may begin once."""
         among = sum(self._shares.values())
-        remaining_s = max(0.0, self._end.remaining_s)
-        return replace(self._end, at=self._end.clock() + remaining_s * self._shares.pop(part) / among)
+        return part_of(self._end, self._shares.pop(part) / among)
 
 
 def fair_order(items: Iterable[T], strata: Callable[[T], Sequence[Hashable]], seed: int) -> list[T]:

@@ -197,9 +197,16 @@ class Outcome:
         self.notes.extend(note for note in more.notes if note not in self.notes)
 
 
-Each = Callable[[Callable[[Any, "ForkServer | None"], Any], Sequence[Any]], list[Any]]
-"""Calls a function with every item, distributed as the trials are, and returns the results in order. They are values
-that JSON can hold; tuples become lists."""
+class Each(Protocol):
+    """Calls a function with every item, distributed as the trials are."""
+
+    def __call__(
+        self, function: Callable[[Any, ForkServer | None], Any], items: Sequence[Any], /, *, part: float | None = None
+    ) -> list[Any]:
+        """Return the results in the order of ``items``: values that JSON can hold; tuples become lists.
+
+        With ``part`` no call begins after that part of the time that is left: its result is None.
+        """
 
 
 class Described(Protocol):

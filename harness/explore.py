@@ -18,7 +18,7 @@ STAGES = ("crash", "broker", "queries", "iofaults", "readers")
 PASS_S = BUDGETS_S[NIGHT]
 """The time of a pass: after it the seed goes on."""
 LEAST_S = 120.0
-"""The shortest time in which a pass begins: starting Spark and recording take most of less."""
+"""The shortest time in which a pass begins: starting Spark takes much of less, and recording half of the rest."""
 
 
 def explore(hours: float, request: BenchRequest) -> int:

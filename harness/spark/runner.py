@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import threading
@@ -24,7 +25,7 @@ import pyarrow.parquet as pq
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from harness.budget import NEVER, Deadline, TimeOverError, ended_by
+from harness.budget import NEVER, Deadline, TimeOverError, ended_by, part_of
 from harness.experiment import Experiment, Outcome, TrialWorker
 from harness.folders import temporary_folder
 from harness.processes.child import MeasurementFailedError
@@ -106,8 +107,8 @@ def run_trials(
         with temporary_folder(experiment.name) as scratch, ProgressFile(scratch / "progress", say) as progress:
             site = SparkSite(scratch, progress.path, code_path())
             with _counting(experiment, folder, say):
-                prepared = experiment.prepare(trials, recordings, _Distributed(spark, experiment, site))
-                (folder / TOTAL).write_text(str(len(prepared)))
+                prepared = experiment.prepare(trials, recordings, _Distributed(spark, experiment, site, deadline))
+                (folder / TOTAL).write_text(str(sum(experiment.cost_s(trial) < math.inf for trial in prepared)))
                 _run(spark, experiment, prepared, target, site, deadline)
         results = {row["number"]: row for row in pq.read_table(target).to_pylist()}
         for number, trial in enumerate(prepared):
@@ -250,17 +251,24 @@ class _Distributed:
     spark: SparkSession
     experiment: Experiment[Any]
     site: SparkSite
+    deadline: Deadline
 
-    def __call__(self, function: Callable[[Any, ForkServer | None], Any], items: Sequence[Any]) -> list[Any]:
+    def __call__(
+        self, function: Callable[[Any, ForkServer | None], Any], items: Sequence[Any], *, part: float | None = None
+    ) -> list[Any]:
         if not items:
             return []
         experiment, site = self.experiment, self.site
+        until = NEVER if part is None else part_of(self.deadline, part)
 
         def run(batches: _Batches) -> _Batches:
-            with _surroundings(experiment, site) as (server, _):
+            # A fork server takes long to start.
+            with (
+                contextlib.nullcontext((None, None)) if until.passed else _surroundings(experiment, site) as (server, _)
+            ):
                 for batch in batches:
                     for number in batch.column(0).to_pylist():
-                        result = json.dumps(function(items[number], server))
+                        result = json.dumps(None if until.passed else function(items[number], server))
                         yield pa.RecordBatch.from_pylist([{"number": number, "result": result}], schema=_RESULT)
 
         tasks = min(len(items), TASKS_PER_CORE * self.spark.sparkContext.defaultParallelism)

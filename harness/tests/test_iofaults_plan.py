@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,11 +15,11 @@ import pytest
 
 from harness.budget import Deadline, TimeOverError
 from harness.checkers.prefix import Found
-from harness.experiment import Claim, Request
+from harness.experiment import Claim, Outcome, Request
 from harness.experiments.iofaults import detection
 from harness.experiments.iofaults.case import Asked, IoFaultCase, is_wrong, read_asked
 from harness.experiments.iofaults.detection import trials_of
-from harness.experiments.iofaults.experiment import KINDS, IoFaults, explore
+from harness.experiments.iofaults.experiment import KINDS, RECORDING_PART, IoFaults, IoTrial, explore
 from harness.experiments.iofaults.fault import IO_FAULTS as FAULTS
 from harness.experiments.iofaults.plan import (
     FIRST,
@@ -35,9 +36,17 @@ from harness.experiments.iofaults.plan import (
 )
 from harness.experiments.iofaults.report import PROMISES, fault_findings, in_words, mutants
 from harness.experiments.iofaults.subjects import CHECKPOINT, OFFSET_IMPORTS, TASKS, subjects
-from harness.experiments.iofaults.subsets import Recorded, RecordedWriter, Subset, make_recording, subsets_of
+from harness.experiments.iofaults.subsets import (
+    Recorded,
+    RecordedWriter,
+    Subset,
+    Unrecorded,
+    make_recording,
+    subsets_of,
+)
 from harness.experiments.iofaults.workshop import Workshop
 from harness.mutants import IO_MUTANTS
+from harness.report.coverage import Coverage, CoveredRun
 from harness.typed_maps import IN_TURN
 from stores.registry import backends
 
@@ -386,11 +395,55 @@ def test_the_first_slices_of_a_case_are_small_and_have_its_first_points() -> Non
     assert set(parts[0]) == set(order[:12])
 
 
+def recorded_in_time(number: int, runs: int, folder: Path) -> tuple[list[IoTrial], set[RecordedWriter]]:
+    """Prepare the default plan of a run after so many others, if so many writers can be recorded."""
+    experiment = IoFaults()
+    met: list[RecordedWriter] = []
+
+    def recorded(function: object, writers: Sequence[RecordedWriter], /, *, part: float | None = None) -> list[Any]:
+        assert part == RECORDING_PART
+        met.extend(writers[:number])
+        return [astuple(recorded_points(5)) if place < number else None for place in range(len(writers))]
+
+    coverage = Coverage([CoveredRun("", "", "default", run) for run in range(runs)])
+    planned = experiment.plan(Request("default", 1, coverage=coverage))
+    prepared = experiment.prepare(planned, folder, recorded)
+    outcome = Outcome()
+    for trial in prepared:
+        outcome.count(experiment.extent(trial)[0], 0, experiment.extent(trial)[1])
+        outcome.rows.extend(experiment.untried(trial))
+    for row in outcome.rows[:3]:
+        row["points"] = 1
+    cases = {trial for trial in planned if isinstance(trial, PlannedCase)}
+    late = [trial.planned for trial in prepared if isinstance(trial, Unrecorded)]
+    assert cases == {*late, *(case for case in cases if RecordedWriter.of(case) in met)}
+    subsets = [trial for trial in prepared if isinstance(trial, Subset) and trial.planned_mutant is None]
+    assert len({(subset.case, subset.seed) for subset in subsets}) == len(cases) - len(late)
+    tried = {tuple(row[name] for name in ("backend", "durability", "fault", "variant")) for row in outcome.rows[:3]}
+    assert experiment.extents(planned, outcome).get("cases") == ((len(tried), len(cases)) if late else None)
+    return prepared, set(met)
+
+
+def test_cases_without_a_recording_are_left_out_and_are_others_in_another_run(tmp_path: Path) -> None:
+    experiment = IoFaults()
+    prepared, writers = recorded_in_time(40, 0, tmp_path)
+    late = [trial for trial in prepared if isinstance(trial, Unrecorded)]
+    assert late == prepared[-len(late) :]
+    assert not {RecordedWriter.of(trial.planned) for trial in late} & writers
+    assert {experiment.cost_s(trial) for trial in prepared[: -len(late)]} == {0.0}
+    assert {experiment.cost_s(trial) for trial in late} == {math.inf}
+    assert not [row for trial in late for row in experiment.untried(trial)]
+    assert {writer.case.level for writer in writers} == {"CHANGELOG", "PROCESS", "DISK"}
+    assert len({writer.case.subject for writer in writers}) == len({name for name, _ in subjects()})
+    assert recorded_in_time(40, 1, tmp_path)[1] != writers
+    assert not [trial for trial in recorded_in_time(100, 0, tmp_path)[0] if isinstance(trial, Unrecorded)]
+
+
 def test_a_run_tries_each_case_and_each_mutant_once_before_any_twice(tmp_path: Path) -> None:
     experiment = IoFaults()
     wanted = experiment.plan(Request("default", 1))
 
-    def recorded(function: object, writers: Sequence[RecordedWriter]) -> list[Any]:
+    def recorded(function: object, writers: Sequence[RecordedWriter], /, *, part: float | None = None) -> list[Any]:
         return [astuple(recorded_points(301)) for _ in writers]
 
     prepared = [each for each in experiment.prepare(wanted, tmp_path, recorded) if isinstance(each, Subset)]

@@ -13,6 +13,7 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
+from harness.budget import end_of
 from harness.cli import main
 from harness.experiment import Claim
 from harness.experiments.iofaults.case import IoFaultCase
@@ -120,6 +121,16 @@ def test_a_folder_is_for_one_run_and_nothing_planned_is_no_rows(spark: SparkSess
     (tmp_path / "trials.parquet").mkdir()
     with pytest.raises(ConfigError):
         run_cases(spark, [KILLS], tmp_path)
+
+
+def test_what_can_not_be_recorded_in_its_part_of_the_time_is_left_out(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.experiments.iofaults.experiment.RECORDING_PART", 0.0)
+    outcome = run_trials(spark, IoFaults(), [KILLS, POWER], tmp_path / "late", deadline=end_of(600))
+    assert (outcome.rows, outcome.extent, outcome.problems) == ([], {"cases": (0, 2)}, [])
+    outcome = run_trials(spark, IoFaults(), [KILLS], tmp_path / "unbounded")
+    assert [(unit, tried > 0) for unit, (tried, _) in outcome.extent.items()] == [("points", True)]
 
 
 def test_what_a_killed_driver_has_left_is_not_taken_for_this_run(spark: SparkSession, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from harness.experiment import (
     Experiment,
     Failure,
     Forks,
+    Outcome,
     Request,
     Rows,
     TrialPlacement,
@@ -48,6 +50,7 @@ from harness.experiments.iofaults.subsets import (
     Recorded,
     RecordedWriter,
     Subset,
+    Unrecorded,
     make_recording,
     subsets_of,
     trial_rows,
@@ -125,7 +128,10 @@ A subset has the explored points of each of its classes as JSON, and the number 
 _EXPECTATIONS = {"found": "must detect it", "not seen": "must not detect it"}
 """The sentences for ``wanted`` of a mutant's row."""
 
-IoTrial = PlannedCase | PlannedMutant | Subset
+RECORDING_PART = 0.5
+"""The part of its time in which an experiment records writer processes. A point takes a fraction of a recording."""
+
+IoTrial = PlannedCase | PlannedMutant | Subset | Unrecorded
 
 
 class IoFaults(Experiment[IoTrial]):
@@ -166,13 +172,34 @@ class IoFaults(Experiment[IoTrial]):
         """Record each writer process once, and return the points of each case in parts of some seconds.
 
         Parts with classes that were not tried come first, then the others, those that were tried longest ago first.
+        Cases whose writer could not be recorded in time come last, and can't run. They are others in the next run that
+        adds to what was tried.
         """
         work = [trial for trial in dict.fromkeys(trials) if not isinstance(trial, Subset)]
-        writers = list(dict.fromkeys(RecordedWriter.of(trial) for trial in work if isinstance(trial, PlannedCase)))
-        summaries = each(partial(_record, kept), writers)
-        recorded = {writer: Recorded(*fields) for writer, fields in zip(writers, summaries, strict=True)}
-        subsets: list[IoTrial] = [*subsets_of(work, recorded, kept)]
-        return sorted(fair_order(subsets, _strata, seed=len(subsets)), key=_turn)
+        cases = [trial for trial in work if isinstance(trial, PlannedCase)]
+        mutants_ = [trial for trial in work if isinstance(trial, PlannedMutant)]
+        turn = max((case.seed + (len(case.coverage.runs) if case.coverage else 0) for case in cases), default=0)
+        writers = fair_order(dict.fromkeys(map(RecordedWriter.of, cases)), _levels, seed=turn)
+        summaries = each(partial(_record, kept), writers, part=RECORDING_PART)
+        recorded = {
+            writer: Recorded(*fields) for writer, fields in zip(writers, summaries, strict=True) if fields is not None
+        }
+        can_run = [case for case in cases if RecordedWriter.of(case) in recorded]
+        subsets: list[IoTrial] = [*subsets_of([*mutants_, *can_run], recorded, kept)]
+        late = [Unrecorded(case) for case in cases if RecordedWriter.of(case) not in recorded]
+        return [*sorted(fair_order(subsets, _strata, seed=len(subsets)), key=_turn), *late]
+
+    def cost_s(self, trial: IoTrial) -> float:
+        """Return 0: trials are short. A case without a recording can't run."""
+        return math.inf if isinstance(trial, Unrecorded) else 0.0
+
+    def extents(self, trials: Sequence[IoTrial], outcome: Outcome) -> dict[str, tuple[int, int]]:
+        """Return the points and mutants that were tried, and, where some could not be recorded, the cases."""
+        extents = dict(outcome.extent)
+        if "cases" in extents:
+            tried = {_case_key(row) for row in outcome.rows if row["kind"] == "operation_slice" and row["points"]}
+            extents["cases"] = len(tried), len({trial for trial in trials if isinstance(trial, PlannedCase)})
+        return extents
 
     def run(self, trial: IoTrial, worker: TrialWorker) -> Iterable[Row]:
         """Return the rows of some points of a case, or of a mutant."""
@@ -197,7 +224,9 @@ class IoFaults(Experiment[IoTrial]):
         return seen_in(rows)
 
     def untried(self, trial: IoTrial) -> list[Row]:
-        """Return a row with no explored point, or a mutant that was not tried."""
+        """Return a row with no explored point, or a mutant that was not tried; none for a case without points."""
+        if isinstance(trial, Unrecorded):
+            return []
         assert isinstance(trial, Subset)
         row = _subset_row(trial) if trial.planned_mutant is None else untried_row(trial.planned_mutant)
         return [_of_subset(trial, row, 0.0)]
@@ -390,6 +419,11 @@ def _of_subset(subset: Subset, row: Row, seconds: float) -> Row:
 def _turn(trial: IoTrial) -> plan.Turn:
     assert isinstance(trial, Subset)
     return trial.turn
+
+
+def _levels(writer: RecordedWriter) -> tuple[tuple[object, ...], ...]:
+    """Return the groups of which each has a recording before any has a second one; see ``fair_order``."""
+    return ((writer.case.subject,), (writer.case.level,))
 
 
 def _strata(trial: IoTrial) -> tuple[tuple[object, ...], ...]:

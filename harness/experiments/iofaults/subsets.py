@@ -97,6 +97,13 @@ class Subset:
     """When it is to be explored, among all subsets."""
 
 
+@dataclass(frozen=True, slots=True)
+class Unrecorded:
+    """A case whose writer was not recorded in time: nothing of it can run."""
+
+    planned: PlannedCase
+
+
 def make_recording(writer: RecordedWriter, file: Path, fork_server: ForkServer | None = None) -> Recorded:
     """Record a writer process without faults in ``file``. Return a summary of the recording."""
     beside = file.with_name(f"{file.name}.{os.getpid()}.new")

@@ -277,6 +277,9 @@ class _Log(_SameLog):
     def end_offset(self, partition: TopicPartition) -> int:
         return self._number + 1 if self._number else 0
 
+    def written_end(self, partition: TopicPartition) -> int:
+        return self.end_offset(partition)
+
 
 def stamped(changes: Sequence[IoChange], version: int) -> list[IoChange]:
     """Return the changes with values in the format ``version``: its number comes first."""
