@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from stores.changelog.interface import Changelog, Headers
 from stores.contract.arguments import check_type, checked_headers
@@ -97,11 +97,20 @@ def checked_group_offsets(group: str, offsets: object) -> dict[tuple[str, TopicP
     return checked
 
 
-def check_readable(partition: TopicPartition, from_offset: int, start: int, end: int) -> None:
-    """Check that a log from ``start`` to ``end`` has ``from_offset``. Raises: TypeError, OffsetOutOfRangeError."""
+def check_readable(
+    partition: TopicPartition,
+    from_offset: int,
+    start: int,
+    end: int,
+    written_end: Callable[[TopicPartition], int],
+) -> None:
+    """Check that a log from ``start`` to ``end`` has ``from_offset``, or may have it once open transactions end.
+
+    Raises: TypeError, OffsetOutOfRangeError.
+    """
     if not isinstance(from_offset, int):
         raise TypeError(f"an offset is an int, not {type(from_offset).__name__}")
-    if not start <= from_offset <= end:
+    if from_offset < start or (from_offset > end and from_offset > written_end(partition)):
         raise OffsetOutOfRangeError(f"{partition} can be read from {start} to {end}, not from {from_offset}")
 
 

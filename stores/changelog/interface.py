@@ -227,13 +227,11 @@ class SharedProducer(Closeable):
         transactional_id: str,
         group: str,
         inputs: Sequence[TopicPartition],
-        changelogs: Sequence[TopicPartition],
     ) -> None:
-        """Add a task, and wait until the transactions of its older instances are decided.
+        """Add a task, and wait until the input offsets of its older instances are decided.
 
-        ``group`` commits the offsets of ``inputs``. ``changelogs`` are the partitions of the task's stores. When this
-        returns, the log has the task's last commit, and nothing of an older instance can be committed any more.
-        Raises: ChangelogError if the log can't fence older instances.
+        ``group`` commits the offsets of ``inputs``. When this returns, the log has the task's last commit, and nothing
+        of an older instance can be committed any more. Raises: ChangelogError if the log can't fence older instances.
         """
 
     @abstractmethod
@@ -374,6 +372,15 @@ class Changelog(Closeable):
     @abstractmethod
     def written_end(self, partition: TopicPartition) -> int:
         """Return the offset after the last record, which may belong to an open transaction; 0 in a new log."""
+
+    @abstractmethod
+    def await_decided(self, partitions: Collection[TopicPartition]) -> None:
+        """Return once each transaction that now has records in these partitions is committed or aborted.
+
+        Only for their one writer, which has opened its producer: such a transaction is of an earlier writer. It would
+        hide what is committed after it. An embedded log aborts it, and fences its producer. Kafka's brokers abort it
+        after its ``transaction.timeout.ms``. Raises: ChangelogTimeoutError.
+        """
 
     def lag(self, partition: TopicPartition, next_offset: int) -> int:
         """Return the number of offsets that a reader at ``next_offset`` has before it, and 0 if none has a record.

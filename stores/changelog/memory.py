@@ -111,7 +111,7 @@ class MemoryChangelog(Changelog):
     def read(self, partition: TopicPartition, from_offset: int = 0) -> Iterator[Record]:
         with self._lock:
             log, start, end = self._bounds(partition)
-            check_readable(partition, from_offset, start, log.next_offset)
+            check_readable(partition, from_offset, start, end, self.written_end)
             entries = log.records[log.index(from_offset) : log.index(end)]
             return iter([record for record, transaction in entries if transaction not in self._aborted])
 
@@ -126,6 +126,15 @@ class MemoryChangelog(Changelog):
     def written_end(self, partition: TopicPartition) -> int:
         with self._lock:
             return self._log(partition).next_offset
+
+    def await_decided(self, partitions: Collection[TopicPartition]) -> None:
+        with self._lock:
+            for partition in partitions:
+                log, _, stable = self._bounds(partition)
+                there = {transaction for _, transaction in log.records[log.index(stable) :]}
+                for transaction in there & self._open.keys():
+                    self._epochs[self._open[transaction]] += 1
+                    self._abort(transaction)
 
     def committed_offsets(
         self, group: str, partitions: Collection[TopicPartition] | None = None

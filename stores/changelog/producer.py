@@ -416,7 +416,6 @@ class EmbeddedSharedProducer(SharedProducer):
         transactional_id: str,
         group: str,
         inputs: Sequence[TopicPartition],
-        changelogs: Sequence[TopicPartition],
     ) -> None:
         producer = self._open_producer(transactional_id)
         if self._begun:

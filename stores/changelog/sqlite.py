@@ -11,6 +11,7 @@ import weakref
 from bisect import bisect_left
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from os import PathLike
 from secrets import randbits
 
@@ -127,14 +128,7 @@ class SqliteChangelog(Changelog):
         if transactional_id is not None:
             check_name("transactional id", transactional_id)
             with self._file.write() as writer:
-                [epoch] = writer.execute(
-                    "insert into producer values (?, 0) on conflict do update set epoch = epoch + 1 returning epoch",
-                    (transactional_id,),
-                ).fetchone()
-                writer.execute(
-                    "update log_transaction set state = 'ABORTED' where state = 'OPEN' and transactional_id = ?",
-                    (transactional_id,),
-                )
+                epoch = self._next_epoch(writer, transactional_id)
             identity = ProducerIdentity(transactional_id, epoch)
         self._file.check_open()
         producer = BufferedProducer(self._writer, identity)
@@ -190,6 +184,19 @@ class SqliteChangelog(Changelog):
     def written_end(self, partition: TopicPartition) -> int:
         with self._file.read() as reader:
             return self._written_end(reader, partition)
+
+    def await_decided(self, partitions: Collection[TopicPartition]) -> None:
+        for partition in partitions:
+            if self.end_offset(partition) == self.written_end(partition):
+                continue
+            with self._file.write() as writer:
+                writers = writer.execute(
+                    "select distinct transactional_id from log_transaction cross join transaction_range "
+                    "using (transaction_id) where state = 'OPEN' and partition_id = ?",
+                    (self._partition_id(partition),),
+                ).fetchall()
+                for (transactional_id,) in writers:
+                    self._next_epoch(writer, transactional_id)
 
     def committed_offsets(
         self, group: str, partitions: Collection[TopicPartition] | None = None
@@ -295,7 +302,7 @@ class SqliteChangelog(Changelog):
             reader.execute("begin")
             try:
                 start, end = self._bounds(reader, partition)
-                check_readable(partition, from_offset, start, self._written_end(reader, partition))
+                check_readable(partition, from_offset, start, end, partial(self._written_end, reader))
                 rows = reader.execute(
                     f"select {COLUMNS} from batch where batch_id >= ? and batch_id < ? "
                     f"and transaction_id not in ({ABORTED}) order by batch_id",
@@ -344,6 +351,18 @@ class SqliteChangelog(Changelog):
             (self._partition_id(partition),),
         ).fetchone()
         return start, following if stable is None else stable
+
+    def _next_epoch(self, writer: Connection, transactional_id: str) -> int:
+        """Fence the producers of this ID, abort what they have open, and return the epoch of the next one."""
+        [epoch] = writer.execute(
+            "insert into producer values (?, 0) on conflict do update set epoch = epoch + 1 returning epoch",
+            (transactional_id,),
+        ).fetchone()
+        writer.execute(
+            "update log_transaction set state = 'ABORTED' where state = 'OPEN' and transactional_id = ?",
+            (transactional_id,),
+        )
+        return int(epoch)
 
     def _written_end(self, connection: Connection, partition: TopicPartition) -> int:
         [end] = connection.execute(

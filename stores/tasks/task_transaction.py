@@ -123,11 +123,15 @@ class TaskTransaction:
         return self.lifecycle.state is TaskState.RUNNING
 
     def open_producer(self) -> None:
-        """Open the producer: exactly once, it aborts what another instance has open, and fences that instance."""
+        """Open the producer: exactly once, it aborts what another instance has open, and fences that instance.
+
+        Then each commit of the task can be read: an instance with another ID may have had a transaction open.
+        """
         if self._shared is not None:
             self._shared.join(self)
         else:
             self._open_own_producer()
+        self.stores.await_decided(self.transactional_id)
 
     def _open_own_producer(self) -> None:
         self._own_producer = self.changelog.producer(self.transactional_id if self._exactly_once else None)
@@ -354,7 +358,7 @@ class ThreadTransaction:
         self.commit(None)
         if self._producer is None:
             self._producer = self._changelog.shared_producer(self._id, self._timeout_s)
-        self._producer.join(part.transactional_id, part.group, part.inputs, part.stores.partitions)
+        self._producer.join(part.transactional_id, part.group, part.inputs)
         self._parts[part.transactional_id] = part
         part.context._producer = self._producer.of(part.transactional_id)
 

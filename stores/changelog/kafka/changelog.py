@@ -27,7 +27,7 @@ from stores.changelog.kafka.group_offsets import GroupOffsets
 from stores.changelog.kafka.producer import KafkaProducer, KafkaSharedProducer
 from stores.changelog.kafka.reader import READ_AHEAD_KIB, KafkaPartitionReader
 from stores.changelog.kafka.writer import KafkaWriter
-from stores.errors import ChangelogError, ChangelogTimeoutError, ConfigError, OffsetOutOfRangeError, StoreClosedError
+from stores.errors import ChangelogError, ChangelogTimeoutError, ConfigError, StoreClosedError
 from stores.interface import TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -209,10 +209,7 @@ class KafkaChangelog(Changelog):
     def _checked(self, partition: TopicPartition, from_offset: int) -> tuple[TopicPartition, int, int]:
         self._asked_at[partition] = time.monotonic()
         start, end = self._cluster.bounds(partition)
-        try:
-            check_readable(partition, from_offset, start, end)
-        except OffsetOutOfRangeError:
-            check_readable(partition, from_offset, start, self._cluster.written_end(partition))
+        check_readable(partition, from_offset, start, end, self._cluster.written_end)
         return checked_partition(partition), from_offset, end
 
     def start_offset(self, partition: TopicPartition) -> int:
@@ -223,6 +220,9 @@ class KafkaChangelog(Changelog):
 
     def written_end(self, partition: TopicPartition) -> int:
         return self._cluster.written_end(partition)
+
+    def await_decided(self, partitions: Collection[TopicPartition]) -> None:
+        self._cluster.await_decided(partitions)
 
     def lag(self, partition: TopicPartition, next_offset: int) -> int:
         first, before = self._empty.get(partition, (0, 0))

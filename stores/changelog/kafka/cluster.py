@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -322,7 +322,7 @@ class Cluster:
 
         return self._administered(f"asking for the end of {partition.topic}-{partition.partition}", ask)
 
-    def await_decided(self, partitions: Sequence[TopicPartition]) -> None:
+    def await_decided(self, partitions: Collection[TopicPartition]) -> None:
         """Wait until each transaction that now has records in one of these partitions is committed or aborted.
 
         The brokers abort that of a killed producer after its ``transaction.timeout.ms``. From now on ``bounds`` of the

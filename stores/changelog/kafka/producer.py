@@ -70,7 +70,6 @@ class KafkaSharedProducer(SharedProducer):
         transactional_id: str,
         group: str,
         inputs: Sequence[TopicPartition],
-        changelogs: Sequence[TopicPartition],
     ) -> None:
         if not self._groups.is_fenced(group):
             raise ChangelogError(
@@ -82,8 +81,6 @@ class KafkaSharedProducer(SharedProducer):
         # Fence an instance of the task with a transaction of its own, as it was configured before.
         self._make(transactional_id, None).close()
         self._groups.await_decided(group, inputs)
-        # An open transaction would keep the last stable offset of the changelog before the commits of this task.
-        self._cluster.await_decided(changelogs)
 
     def of(self, transactional_id: str) -> KafkaProducer:
         return self._producer

@@ -156,6 +156,19 @@ def has_older(changelog: Changelog, partition: TopicPartition, version: int) -> 
     return first is not None and version_of(first.headers) < version
 
 
+def rewriter(task: str, store: str) -> str:
+    """Return the transactional ID with which the changelog of a task's store is rewritten."""
+    return f"{task}-{store}-rewriting"
+
+
+def await_decided(changelog: Changelog, partition: TopicPartition, transactional_id: str) -> None:
+    """As ``Changelog.await_decided``, after a rewriting with that ID that was killed as well."""
+    if changelog.end_offset(partition) < changelog.written_end(partition):
+        # Its transaction may be open for long. The next producer of its ID aborts it.
+        changelog.producer(transactional_id).close()
+    changelog.await_decided([partition])
+
+
 def rewrite(changelog: Changelog, partition: TopicPartition, upgrade: Upgrade, transactional_id: str) -> int | None:
     """Log all records again in one transaction, if some are older; return the last offset. Raises: StoreError."""
     if not has_older(changelog, partition, upgrade.to_version):

@@ -104,6 +104,11 @@ class StoreGroup:
                 ", ".join(mixing),
             )
 
+    def await_decided(self, task: str) -> None:
+        """Wait until all commits of ``task`` can be read from the changelogs. Raises: ChangelogTimeoutError."""
+        for store in self._stores:
+            store.await_decided(task)
+
     def restore(self, position: Position) -> list[RestoreReport]:
         """Bring each store to its changelog's end, as of the input's ``position``, and write the checkpoint file."""
         reports = [store.restore(position, self._on_restore) for store in self._stores]
@@ -127,7 +132,7 @@ class StoreGroup:
 
     def rewrite_logs(self, task: str) -> None:
         """Rewrite changelogs after a restore, if an upgrade asks for that; ``task`` begins the producers' IDs."""
-        rewritten = [store.rewrite_log(f"{task}-{store.name}-rewriting") for store in self._stores]
+        rewritten = [store.rewrite_log(task) for store in self._stores]
         if any(rewritten):
             self._checkpoint.write(self.checkpointable_offsets(running=True))
 

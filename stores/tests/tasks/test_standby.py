@@ -188,8 +188,6 @@ def test_a_store_is_kept_whose_commit_is_not_visible_yet(
             follow(copy)
             assert kept(copy) == kept(copy, 1) == expected_state(KEYS)
         assert take_over(tmp_path, log, backend, KEYS) == [(False, 0)] * 2
-        still_open.abort()
-    assert take_over(tmp_path, log, backend, KEYS) == [(False, 0)] * 2
 
 
 def check_interrupted(folder: Path, log: MemoryChangelog) -> None:

@@ -40,6 +40,9 @@ class NoStores(StoreGroup):
     def position(self) -> Position:
         return {}
 
+    def await_decided(self, task: str) -> None:
+        self._called("await_decided")
+
     def begin(self) -> None:
         self._called("begin")
 

@@ -1,0 +1,101 @@
+"""A transaction that a killed process has left open in a changelog hides no later commit from a restore."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from stores.changelog import Changelog, MemoryChangelog, Producer
+from stores.errors import ChangelogTimeoutError, ProducerFencedError, TransactionAbortedError
+from stores.tasks.stores.log_format import TRANSACTION_S, rewriter
+from stores.tasks.stores.store_group import StoreGroup
+from stores.tests.changelog.records import MANY, await_sent
+from stores.tests.tasks.setup import (
+    LEFT,
+    RIGHT,
+    TASK,
+    counting_task,
+    expected_state,
+    feed,
+    over_each_changelog,
+    state,
+)
+
+KEYS = [number % 6 for number in range(20)]
+REWRITER, ZOMBIE = rewriter(f"app-{TASK}", "left"), "of another scope"
+TIMEOUTS_S = {REWRITER: TRANSACTION_S, ZOMBIE: 1.0}
+"""Kafka's brokers abort the transaction of the second one some seconds after this time, that of the first one never
+within a test."""
+
+
+def left_open(log: Changelog, transactional_id: str, visible: int) -> Producer:
+    """Return a producer whose process seems to be dead, with records in a transaction."""
+    producer = log.producer(transactional_id, TIMEOUTS_S[transactional_id])
+    producer.begin()
+    end = log.written_end(LEFT)
+    for _ in range(MANY):
+        producer.send(LEFT, b"open", b"")
+    await_sent(log, producer, end + MANY, LEFT)
+    assert (log.end_offset(LEFT) > 0) == (visible > 0)
+    assert log.end_offset(LEFT) < log.written_end(LEFT)
+    return producer
+
+
+def check_restore(folder: Path, log: Changelog, transactional_id: str, visible: int) -> Producer:
+    """Check that what is committed after the dead writer's records is restored whole. Return that writer."""
+    feed(log, KEYS[:visible])
+    with counting_task(folder, log) as task:
+        task.run(commit=True)
+    dead = left_open(log, transactional_id, visible)
+    feed(log, KEYS[visible:])
+    with counting_task(folder, log) as task:
+        task.run(commit=True)
+    shutil.rmtree(folder / "state")
+    with counting_task(folder, log) as task:
+        assert state(task, "left") == state(task, "right") == expected_state(KEYS)
+        for partition in (LEFT, RIGHT):
+            assert log.end_offset(partition) == log.written_end(partition)
+    return dead
+
+
+@over_each_changelog
+@pytest.mark.parametrize("visible", [0, 4])
+@pytest.mark.parametrize("transactional_id", [REWRITER, ZOMBIE])
+def test_commits_after_an_open_transaction_are_restored(
+    tmp_path: Path, log: Changelog, transactional_id: str, visible: int
+) -> None:
+    dead = check_restore(tmp_path, log, transactional_id, visible)
+    with pytest.raises((ProducerFencedError, TransactionAbortedError)):
+        dead.send(LEFT, b"late", b"")
+        dead.commit()
+    with counting_task(tmp_path, log) as task:
+        assert state(task, "left") == expected_state(KEYS)
+
+
+def test_a_task_that_does_not_wait_for_them_loses_its_commits(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broken variant: the check finds it."""
+    monkeypatch.setattr(StoreGroup, "await_decided", lambda *_: None)
+    with pytest.raises(AssertionError, match="b'5'"):
+        check_restore(tmp_path, log, ZOMBIE, 4)
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("log", ["kafka"], indirect=True)
+def test_a_task_says_that_it_waits_for_a_transaction_which_its_brokers_do_not_abort_in_time(
+    tmp_path: Path, log: Changelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(TIMEOUTS_S, ZOMBIE, TRANSACTION_S)
+    feed(log, KEYS)
+    with counting_task(tmp_path, log) as task:
+        task.run(commit=True)
+    dead = left_open(log, ZOMBIE, len(KEYS))
+    monkeypatch.setattr(log._cluster, "timeout_s", 2.0)  # type: ignore[attr-defined]
+    with pytest.raises(ChangelogTimeoutError, match="still open"), counting_task(tmp_path, log):
+        pass
+    dead.abort()
+    with counting_task(tmp_path, log) as task:
+        assert state(task, "left") == expected_state(KEYS)
