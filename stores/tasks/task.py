@@ -306,7 +306,8 @@ class StreamTask(ReadableTask):
         copy = self.standby()
         copy.open()
         try:
-            reports = self._stores.restore(self._transaction.committed_position())
+            # The position comes with ``open``: the other instance may have a commit that cannot be read yet.
+            reports = self._stores.restore({})
         except BaseException:
             with suppress(Exception):
                 copy.close(clean=False)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from stores.errors import ChangelogError
-from stores.interface import Closeable, Position, TopicPartition
+from stores.interface import Closeable, TopicPartition
 from stores.metrics import EarlyCommitCause
 from stores.tasks.bounds import TaskBounds
 from stores.tasks.context import NO_RECORD
@@ -19,7 +19,7 @@ from stores.tasks.first_error import FirstError
 from stores.tasks.memory_budget import BudgetedTask, BudgetShare
 from stores.tasks.stores.task_store import TaskStore
 from stores.tasks.task_state import Call
-from stores.tasks.task_transaction import TaskTransaction
+from stores.tasks.task_transaction import CommittedPosition, TaskTransaction
 
 
 class TaskResources(BudgetedTask):
@@ -213,12 +213,17 @@ class StandbyTask:
         """
         return self._stores.follow(max_records)
 
-    def committed_position(self) -> Position:
-        """Return a position that the changelogs reflect now, and the stores once they are at their ends.
+    def committed_position(self) -> CommittedPosition:
+        """Return the committed position, for ``shows``. Raises: as ``Changelog.committed_offsets``."""
+        return self._transaction.committed_position_and_ends()
 
-        Raises: as ``Changelog.committed_offsets``.
+    def shows(self, committed: CommittedPosition) -> bool:
+        """Return True if the stores have all of that position once they are at the ends of their changelogs.
+
+        Kafka makes offsets and records of one commit visible one after another.
         """
-        return self._transaction.committed_position()
+        changelog = self._transaction.changelog
+        return all(changelog.end_offset(partition) >= end for partition, end in committed.ends.items())
 
     def snapshots(self) -> dict[str, Any]:
         """Return a snapshot of each persistent store by name, typed and for any thread. Close them.

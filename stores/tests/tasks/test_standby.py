@@ -173,7 +173,8 @@ def test_a_store_is_kept_whose_commit_is_not_visible_yet(
     tmp_path: Path, log: MemoryChangelog, backend: str, visible: int
 ) -> None:
     """An open transaction hides what was committed after it. Kafka makes each commit visible a moment later."""
-    with counting_task(tmp_path / "other", log, backend) as task, log.producer("open") as still_open:
+    still_open = log.producer("open")
+    with counting_task(tmp_path / "other", log, backend) as task:
         feed(log, KEYS[:visible])
         task.run(commit=True)
         still_open.begin()
