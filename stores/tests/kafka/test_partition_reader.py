@@ -57,6 +57,9 @@ class Cluster:
     def bounds(self, partition: TopicPartition) -> tuple[int, int]:
         return 0, self.end
 
+    def written_end(self, partition: TopicPartition) -> int:
+        return self.end
+
     def check_open(self) -> None:
         pass
 
