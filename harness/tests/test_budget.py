@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product, takewhile
 from pathlib import Path
 from types import MappingProxyType
@@ -31,6 +31,7 @@ from harness.budget import (
     end_of,
     ended_by,
     fair_order,
+    part_of,
 )
 from harness.cli import main
 from harness.experiment import Claim, Experiment, Failure, Request, Rows, TrialPlacement, TrialWorker
@@ -191,6 +192,8 @@ def test_the_budget_has_time_for_the_report() -> None:
     assert end_of(60, clock).remaining_s == 54
     assert not end_of(None, clock).passed
     assert end_of(None, clock).remaining_s == math.inf
+    assert part_of(NEVER, 0.0) is NEVER
+    assert part_of(replace(end_of(600, clock), at=clock() - 5), 0.5).remaining_s == 0
 
 
 def test_what_one_experiment_leaves_over_goes_to_the_others() -> None:

@@ -374,10 +374,10 @@ class Changelog(Closeable):
         """Return the offset after the last record, which may belong to an open transaction; 0 in a new log."""
 
     @abstractmethod
-    def await_decided(self, partitions: Collection[TopicPartition]) -> None:
-        """Return once each transaction that now has records in these partitions is committed or aborted.
+    def await_decided(self, partition: TopicPartition) -> None:
+        """Return once each transaction that now has records in the partition is committed or aborted.
 
-        Only for their one writer, which has opened its producer: such a transaction is of an earlier writer. It would
+        Only for its one writer, which has opened its producer: such a transaction is of an earlier writer. It would
         hide what is committed after it. An embedded log aborts it, and fences its producer. Kafka's brokers abort it
         after its ``transaction.timeout.ms``. Raises: ChangelogTimeoutError.
         """

@@ -127,14 +127,13 @@ class MemoryChangelog(Changelog):
         with self._lock:
             return self._log(partition).next_offset
 
-    def await_decided(self, partitions: Collection[TopicPartition]) -> None:
+    def await_decided(self, partition: TopicPartition) -> None:
         with self._lock:
-            for partition in partitions:
-                log, _, stable = self._bounds(partition)
-                there = {transaction for _, transaction in log.records[log.index(stable) :]}
-                for transaction in there & self._open.keys():
-                    self._epochs[self._open[transaction]] += 1
-                    self._abort(transaction)
+            log, _, stable = self._bounds(partition)
+            there = {transaction for _, transaction in log.records[log.index(stable) :]}
+            for transaction in there & self._open.keys():
+                self._epochs[self._open[transaction]] += 1
+                self._abort(transaction)
 
     def committed_offsets(
         self, group: str, partitions: Collection[TopicPartition] | None = None

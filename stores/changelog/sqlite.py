@@ -185,18 +185,17 @@ class SqliteChangelog(Changelog):
         with self._file.read() as reader:
             return self._written_end(reader, partition)
 
-    def await_decided(self, partitions: Collection[TopicPartition]) -> None:
-        for partition in partitions:
-            if self.end_offset(partition) == self.written_end(partition):
-                continue
-            with self._file.write() as writer:
-                writers = writer.execute(
-                    "select distinct transactional_id from log_transaction cross join transaction_range "
-                    "using (transaction_id) where state = 'OPEN' and partition_id = ?",
-                    (self._partition_id(partition),),
-                ).fetchall()
-                for (transactional_id,) in writers:
-                    self._next_epoch(writer, transactional_id)
+    def await_decided(self, partition: TopicPartition) -> None:
+        if self.end_offset(partition) == self.written_end(partition):
+            return
+        with self._file.write() as writer:
+            writers = writer.execute(
+                "select distinct transactional_id from log_transaction cross join transaction_range "
+                "using (transaction_id) where state = 'OPEN' and partition_id = ?",
+                (self._partition_id(partition),),
+            ).fetchall()
+            for (transactional_id,) in writers:
+                self._next_epoch(writer, transactional_id)
 
     def committed_offsets(
         self, group: str, partitions: Collection[TopicPartition] | None = None

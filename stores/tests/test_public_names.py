@@ -58,7 +58,8 @@ OF_EVERY_VIEW = "close isolation_level position snapshot"
         (TaskContext, "commit forward forward_many global_store offset schedule store stream_time_ms timestamp_ms"),
         (
             SqliteChangelog,
-            "await_decided can_truncate check_group close committed committed_offsets compact compact_step compacts_itself "
+            "await_decided can_truncate check_group close committed committed_offsets compact compact_step "
+            "compacts_itself "
             "create_store_topic create_topic deletes_kept_s dirty_share drop_before end_offset expect_reads_to_end "
             "has_arrived join_group lag "
             "producer read read_columns reads_hold_snapshots shared_producer start_offset takes_inputs_elsewhere "
@@ -66,7 +67,8 @@ OF_EVERY_VIEW = "close isolation_level position snapshot"
         ),
         (
             MemoryChangelog,
-            "await_decided can_truncate check_group close committed committed_offsets compact compact_step compacts_itself "
+            "await_decided can_truncate check_group close committed committed_offsets compact compact_step "
+            "compacts_itself "
             "create_store_topic create_topic deletes_kept_s drop_before end_offset expect_reads_to_end has_arrived "
             "join_group lag producer read "
             "read_columns reads_hold_snapshots shared_producer start_offset takes_inputs_elsewhere topic_id topics "

@@ -221,8 +221,8 @@ class KafkaChangelog(Changelog):
     def written_end(self, partition: TopicPartition) -> int:
         return self._cluster.written_end(partition)
 
-    def await_decided(self, partitions: Collection[TopicPartition]) -> None:
-        self._cluster.await_decided(partitions)
+    def await_decided(self, partition: TopicPartition) -> None:
+        self._cluster.await_decided(partition)
 
     def lag(self, partition: TopicPartition, next_offset: int) -> int:
         first, before = self._empty.get(partition, (0, 0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -322,26 +322,25 @@ class Cluster:
 
         return self._administered(f"asking for the end of {partition.topic}-{partition.partition}", ask)
 
-    def await_decided(self, partitions: Collection[TopicPartition]) -> None:
-        """Wait until each transaction that now has records in one of these partitions is committed or aborted.
+    def await_decided(self, partition: TopicPartition) -> None:
+        """Wait until each transaction that now has records in the partition is committed or aborted.
 
         The brokers abort that of a killed producer after its ``transaction.timeout.ms``. From now on ``bounds`` of the
-        partitions waits for later ones, too: a process that was stopped may still send records, and not commit them.
+        partition waits for later ones, too: a process that was stopped may still send records, and not commit them.
         """
         deadline = time.monotonic() + self.timeout_s
-        for partition in partitions:
-            self.check_partition(partition)
-            self._own.add(partition)
-            theirs = confluent_kafka.TopicPartition(partition.topic, partition.partition)
-            doing = f"waiting for the end of the open transactions in {partition.topic}-{partition.partition}"
-            written_end = self.written_end(partition)
-            while self._stable_bounds(theirs, doing)[1] < written_end:
-                if time.monotonic() > deadline:
-                    raise ChangelogTimeoutError(
-                        f"{doing}: they are still open. The brokers abort that of a killed worker after its "
-                        "transaction.timeout.ms"
-                    )
-                time.sleep(_PAUSE_S)
+        self.check_partition(partition)
+        self._own.add(partition)
+        theirs = confluent_kafka.TopicPartition(partition.topic, partition.partition)
+        doing = f"waiting for the end of the open transactions in {partition.topic}-{partition.partition}"
+        written_end = self.written_end(partition)
+        while self._stable_bounds(theirs, doing)[1] < written_end:
+            if time.monotonic() > deadline:
+                raise ChangelogTimeoutError(
+                    f"{doing}: they are still open. The brokers abort that of a killed worker after its "
+                    "transaction.timeout.ms"
+                )
+            time.sleep(_PAUSE_S)
 
     def ended(
         self,

@@ -166,7 +166,7 @@ def await_decided(changelog: Changelog, partition: TopicPartition, transactional
     if changelog.end_offset(partition) < changelog.written_end(partition):
         # Its transaction may be open for long. The next producer of its ID aborts it.
         changelog.producer(transactional_id).close()
-    changelog.await_decided([partition])
+    changelog.await_decided(partition)
 
 
 def rewrite(changelog: Changelog, partition: TopicPartition, upgrade: Upgrade, transactional_id: str) -> int | None:

@@ -11,7 +11,7 @@ from stores.changelog.interface import Changelog, Record
 from stores.changelog.producer import PENDING_RECORDS_MAX
 from stores.errors import ChangelogError, OffsetOutOfRangeError, StoreClosedError
 from stores.interface import TopicPartition
-from stores.tests.changelog.records import MANY, A, B, await_sent, marks, pairs, put
+from stores.tests.changelog.records import DEADLINE_S, MANY, A, B, await_sent, marks, pairs, put
 
 
 def test_what_is_committed_is_read_back_with_keys_values_tombstones_timestamps_and_headers(log: Changelog) -> None:
@@ -77,7 +77,9 @@ def test_beyond_an_open_transaction_nothing_is_read_and_nothing_is_out_of_range(
         producer.begin()
         producer.send(A, b"k", b"v")
         following = producer.commit()[A] + 1
+        deadline = time.monotonic() + DEADLINE_S
         while log.written_end(A) < following + marks(log):
+            assert time.monotonic() < deadline
             time.sleep(0.01)
         assert log.end_offset(A) == before < following
         for offset in (following, log.written_end(A)):

@@ -10,7 +10,7 @@ from stores import failpoints
 from stores.changelog.interface import Changelog
 from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.producer import AFTER_COMMIT, BEFORE_COMMIT, PENDING_RECORDS_MAX
-from stores.errors import ChangelogError
+from stores.errors import ChangelogError, ProducerFencedError
 from stores.interface import TopicPartition
 from stores.tests.changelog.records import MANY, A, B, await_sent, marks, pairs, put
 
@@ -224,3 +224,36 @@ def test_producers_and_readers_on_several_threads_see_whole_transactions_in_orde
         values = [int(value or b"") for _, key, value in pairs(log) if key == name]
         assert values == sorted(values)
         assert len(values) == 400
+
+
+OTHER = TopicPartition("other", 0)
+
+
+@pytest.mark.parametrize("log", ["memory", "sqlite"], indirect=True)
+def test_open_transactions_of_a_partition_are_ended_and_no_others(log: Changelog) -> None:
+    log.create_topic("other")
+    log.create_topic("clean")
+    owner = log.producer("owner")
+    owner.begin()
+    for _ in range(MANY):
+        owner.send(A, b"k", b"aborted")
+    owner.abort()
+    dead = []
+    for name, at in (("one", A), ("two", A), ("three", B), ("living", OTHER)):
+        producer = log.producer(name)
+        producer.begin()
+        for _ in range(MANY):
+            producer.send(at, b"k", b"open")
+        dead.append(producer)
+    living = dead.pop()
+    for partition in (TopicPartition("clean", 0), A, B):
+        log.await_decided(partition)
+    assert [log.end_offset(each) for each in (A, B)] == [log.written_end(each) for each in (A, B)]
+    assert log.end_offset(OTHER) == 0
+    for producer in dead:
+        with pytest.raises(ProducerFencedError):
+            producer.commit()
+    living.commit()
+    owner.begin()
+    owner.send(A, b"k", b"v")
+    owner.commit()

@@ -348,7 +348,7 @@ def test_an_error_that_only_a_new_producer_passes_is_not_tried_again_by_a_produc
 
 def test_the_wait_for_transactions_in_a_partition_that_is_not_there_is_refused(client: Client) -> None:
     with pytest.raises(ChangelogError, match="t"):
-        cluster_over(client).await_decided([TopicPartition("t", 0)])
+        cluster_over(client).await_decided(TopicPartition("t", 0))
 
 
 LATE = 3
@@ -416,6 +416,29 @@ def test_the_later_one_of_two_ends_is_awaited_whichever_was_first(
         second.abort()
     with late(log, monkeypatch, stable_end=num_sent):
         assert pairs(log) == [(num_sent, b"k", b"v")]
+
+
+@pytest.mark.kafka
+def test_the_writer_of_a_partition_awaits_its_own_end_behind_a_transaction_of_another(
+    log: KafkaChangelog, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.await_decided(A)
+    with KafkaChangelog({"bootstrap.servers": broker.address}) as other, other.producer("other") as theirs:
+        theirs.begin()
+        for _ in range(501):
+            theirs.send(A, b"k", b"theirs")
+        await_sent(other, theirs, 501)
+        with log.producer("own") as own:
+            own.begin()
+            own.send(A, b"k", b"own")
+            last = own.commit()[A]
+        monkeypatch.setattr(cluster, "VISIBLE_S", 0.0)
+        monkeypatch.setattr(log._cluster, "timeout_s", 2.0)
+        with pytest.raises(ChangelogTimeoutError):
+            log.end_offset(A)
+        theirs.abort()
+        monkeypatch.setattr(log._cluster, "timeout_s", TIMEOUT_S)
+        assert log.end_offset(A) > last
 
 
 @pytest.mark.kafka

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stores.changelog import Changelog, MemoryChangelog, Producer
 from stores.errors import ChangelogTimeoutError, ProducerFencedError, TransactionAbortedError
+from stores.tasks import ProcessingGuarantee, StreamTask, ThreadTransaction
 from stores.tasks.stores.log_format import TRANSACTION_S, rewriter
 from stores.tasks.stores.store_group import StoreGroup
 from stores.tests.changelog.records import MANY, await_sent
 from stores.tests.tasks.setup import (
+    AT_LEAST_ONCE,
+    EXACTLY_ONCE,
     LEFT,
     RIGHT,
     TASK,
@@ -38,22 +42,34 @@ def left_open(log: Changelog, transactional_id: str, visible: int) -> Producer:
     for _ in range(MANY):
         producer.send(LEFT, b"open", b"")
     await_sent(log, producer, end + MANY, LEFT)
+    if transactional_id != REWRITER:
+        right_end = log.written_end(RIGHT)
+        for _ in range(MANY):
+            producer.send(RIGHT, b"open", b"")
+        await_sent(log, producer, right_end + MANY, RIGHT)
     assert (log.end_offset(LEFT) > 0) == (visible > 0)
     assert log.end_offset(LEFT) < log.written_end(LEFT)
     return producer
 
 
-def check_restore(folder: Path, log: Changelog, transactional_id: str, visible: int) -> Producer:
+def check_restore(
+    folder: Path, log: Changelog, transactional_id: str, visible: int, scope: str = "task", **settings: Any
+) -> Producer:
     """Check that what is committed after the dead writer's records is restored whole. Return that writer."""
+
+    def counting() -> StreamTask:
+        shared: dict[str, Any] = {"transaction": ThreadTransaction(log, "thread")} if scope == "thread" else {}
+        return counting_task(folder, log, **shared, **settings)
+
     feed(log, KEYS[:visible])
-    with counting_task(folder, log) as task:
+    with counting() as task:
         task.run(commit=True)
     dead = left_open(log, transactional_id, visible)
     feed(log, KEYS[visible:])
-    with counting_task(folder, log) as task:
+    with counting() as task:
         task.run(commit=True)
     shutil.rmtree(folder / "state")
-    with counting_task(folder, log) as task:
+    with counting() as task:
         assert state(task, "left") == state(task, "right") == expected_state(KEYS)
         for partition in (LEFT, RIGHT):
             assert log.end_offset(partition) == log.written_end(partition)
@@ -74,12 +90,19 @@ def test_commits_after_an_open_transaction_are_restored(
         assert state(task, "left") == expected_state(KEYS)
 
 
+@pytest.mark.parametrize(("scope", "guarantee"), [("thread", EXACTLY_ONCE), ("task", AT_LEAST_ONCE)])
+def test_they_are_restored_in_each_scope_and_at_least_once(
+    tmp_path: Path, log: MemoryChangelog, scope: str, guarantee: ProcessingGuarantee
+) -> None:
+    check_restore(tmp_path, log, ZOMBIE, 4, scope, guarantee=guarantee)
+
+
 def test_a_task_that_does_not_wait_for_them_loses_its_commits(
     tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broken variant: the check finds it."""
     monkeypatch.setattr(StoreGroup, "await_decided", lambda *_: None)
-    with pytest.raises(AssertionError, match="b'5'"):
+    with pytest.raises(AssertionError, match="Right contains 2 more items"):
         check_restore(tmp_path, log, ZOMBIE, 4)
 
 

@@ -124,6 +124,20 @@ def begun() -> Begun:
     return Begun(MemoryChangelog())
 
 
+def test_earlier_writers_are_awaited_once_the_producer_has_fenced_them(
+    begun: Begun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = begun.transaction._open_own_producer
+
+    def noted() -> None:
+        begun.stores.calls.append("producer")
+        opened()
+
+    monkeypatch.setattr(begun.transaction, "_open_own_producer", noted)
+    begun.transaction.open_producer()
+    assert begun.stores.calls == ["producer", "await_decided"]
+
+
 def test_a_commit_goes_to_the_changelog_first_and_then_to_the_stores(
     begun: Begun, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -298,6 +298,29 @@ def test_a_copy_has_no_position_whose_records_can_not_be_read_yet(
         copy.close()
 
 
+@pytest.mark.parametrize(("queried", "position_s", "expected"), [(False, 0.0, 0), (True, 600.0, 1), (True, 0.0, 4)])
+def test_a_copy_asks_for_positions_at_intervals_if_it_is_queried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queried: bool, position_s: float, expected: int
+) -> None:
+    monkeypatch.setattr(standbys, "FOLLOW_S", 0.0)
+    monkeypatch.setattr(standbys, "POSITION_S", position_s)
+    asked: list[object] = []
+    committed_position = StandbyTask.committed_position
+
+    def counted(task: StandbyTask) -> object:
+        asked.append(task)
+        return committed_position(task)
+
+    monkeypatch.setattr(StandbyTask, "committed_position", counted)
+    followed = FollowedTask(tmp_path)
+    copy = StandbyCopy(TaskId(0, 0), lambda task_id, on_restore: followed.made("copy"), queried=queried)
+    for _ in range(4):
+        copy.step()
+    copy.close()
+    followed.task.close()
+    assert len(asked) == expected
+
+
 class FollowedTask:
     """A task whose records with a value write it, and its copy, which is looked at after each step."""
 
