@@ -201,11 +201,11 @@ class Each(Protocol):
     """Calls a function with every item, distributed as the trials are."""
 
     def __call__(
-        self, function: Callable[[Any, ForkServer | None], Any], items: Sequence[Any], /, *, part: float | None = None
+        self, function: Callable[[Any, ForkServer | None], Any], items: Sequence[Any], part: float, /
     ) -> list[Any]:
         """Return the results in the order of ``items``: values that JSON can hold; tuples become lists.
 
-        With ``part`` no call begins after that part of the time that is left: its result is None.
+        After that ``part`` of the time that is left, from 0 to 1, no call begins: its result is None.
         """
 
 

@@ -254,12 +254,12 @@ class _Distributed:
     deadline: Deadline
 
     def __call__(
-        self, function: Callable[[Any, ForkServer | None], Any], items: Sequence[Any], *, part: float | None = None
+        self, function: Callable[[Any, ForkServer | None], Any], items: Sequence[Any], part: float
     ) -> list[Any]:
         if not items:
             return []
         experiment, site = self.experiment, self.site
-        until = NEVER if part is None else part_of(self.deadline, part)
+        until = part_of(self.deadline, part)
 
         def run(batches: _Batches) -> _Batches:
             # A fork server takes long to start.

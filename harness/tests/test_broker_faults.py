@@ -179,9 +179,8 @@ def test_a_trial_is_repeated_from_its_text() -> None:
 
 
 def test_a_trial_knows_the_folder_of_the_jars_and_their_list_goes_to_the_tasks_of_spark(tmp_path: Path) -> None:
-    [prepared] = BrokerFaults().prepare(
-        [BrokerTrial("task killed", INSIDE)], tmp_path, lambda function, items, part=None: []
-    )
+    trial = BrokerTrial("task killed", INSIDE)
+    [prepared] = BrokerFaults().prepare([trial], tmp_path, lambda function, items, part: [])
     assert prepared.jars == str(FOLDER)
     assert {".sha256", ".xml"} <= set(SHIPPED_SUFFIXES)
 

@@ -140,7 +140,7 @@ def test_a_run_begins_with_new_classes_of_all_cases_and_new_mutants(tmp_path: Pa
     summary = Recorded({"kill": 100, "error EIO once": 100}, classes={"kill": points, "error EIO once": points})
     tried = PlannedMutant("no-sync", CHECKPOINT, "power", 1, last_tried=3)
 
-    def each(function: object, writers: Sequence[Any], /, *, part: float | None = None) -> list[Any]:
+    def each(function: object, writers: Sequence[Any], part: float) -> list[Any]:
         return [(summary.points, summary.guides, "", "", summary.classes) for _ in writers]
 
     prepared = IoFaults().prepare([known, other, tried], tmp_path, each)

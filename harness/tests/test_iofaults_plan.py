@@ -400,7 +400,7 @@ def recorded_in_time(number: int, runs: int, folder: Path) -> tuple[list[IoTrial
     experiment = IoFaults()
     met: list[RecordedWriter] = []
 
-    def recorded(function: object, writers: Sequence[RecordedWriter], /, *, part: float | None = None) -> list[Any]:
+    def recorded(function: object, writers: Sequence[RecordedWriter], part: float) -> list[Any]:
         assert part == RECORDING_PART
         met.extend(writers[:number])
         return [astuple(recorded_points(5)) if place < number else None for place in range(len(writers))]
@@ -417,8 +417,11 @@ def recorded_in_time(number: int, runs: int, folder: Path) -> tuple[list[IoTrial
     cases = {trial for trial in planned if isinstance(trial, PlannedCase)}
     late = [trial.planned for trial in prepared if isinstance(trial, Unrecorded)]
     assert cases == {*late, *(case for case in cases if RecordedWriter.of(case) in met)}
-    subsets = [trial for trial in prepared if isinstance(trial, Subset) and trial.planned_mutant is None]
-    assert len({(subset.case, subset.seed) for subset in subsets}) == len(cases) - len(late)
+    subsets = [trial for trial in prepared if isinstance(trial, Subset)]
+    assert len({(subset.case, subset.seed) for subset in subsets if not subset.planned_mutant}) == len(cases) - len(
+        late
+    )
+    assert {subset.planned_mutant for subset in subsets} - {None} == set(planned) - cases
     tried = {tuple(row[name] for name in ("backend", "durability", "fault", "variant")) for row in outcome.rows[:3]}
     assert experiment.extents(planned, outcome).get("cases") == ((len(tried), len(cases)) if late else None)
     return prepared, set(met)
@@ -443,7 +446,7 @@ def test_a_run_tries_each_case_and_each_mutant_once_before_any_twice(tmp_path: P
     experiment = IoFaults()
     wanted = experiment.plan(Request("default", 1))
 
-    def recorded(function: object, writers: Sequence[RecordedWriter], /, *, part: float | None = None) -> list[Any]:
+    def recorded(function: object, writers: Sequence[RecordedWriter], part: float) -> list[Any]:
         return [astuple(recorded_points(301)) for _ in writers]
 
     prepared = [each for each in experiment.prepare(wanted, tmp_path, recorded) if isinstance(each, Subset)]

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -23,6 +24,7 @@ from harness.experiments.iofaults.plan import PlannedCase, PlannedMutant
 from harness.experiments.iofaults.subjects import CHECKPOINT
 from harness.experiments.iofaults.subsets import RecordedWriter
 from harness.io_trace import recorder
+from harness.spark import runner
 from harness.spark.runner import finished_trials, run_trials
 from harness.spark.session import SHIPPED_SUFFIXES, session
 from harness.tests.exploring import points_of, rows_of
@@ -126,9 +128,18 @@ def test_a_folder_is_for_one_run_and_nothing_planned_is_no_rows(spark: SparkSess
 def test_what_can_not_be_recorded_in_its_part_of_the_time_is_left_out(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.experiments.iofaults.experiment.RECORDING_PART", 0.0)
-    outcome = run_trials(spark, IoFaults(), [KILLS, POWER], tmp_path / "late", deadline=end_of(600))
-    assert (outcome.rows, outcome.extent, outcome.problems) == ([], {"cases": (0, 2)}, [])
+    totals: list[tuple[int, int]] = []
+    run = runner._run
+
+    def noted(*arguments: Any) -> None:
+        totals.append(finished_trials(tmp_path / "late"))
+        run(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("harness.experiments.iofaults.experiment.RECORDING_PART", 0.0)
+        patch.setattr(runner, "_run", noted)
+        outcome = run_trials(spark, IoFaults(), [KILLS, POWER], tmp_path / "late", deadline=end_of(600))
+    assert (outcome.rows, outcome.extent, outcome.problems, totals) == ([], {"cases": (0, 2)}, [], [(0, 0)])
     outcome = run_trials(spark, IoFaults(), [KILLS], tmp_path / "unbounded")
     assert [(unit, tried > 0) for unit, (tried, _) in outcome.extent.items()] == [("points", True)]
 

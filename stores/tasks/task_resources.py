@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from stores.errors import ChangelogError
-from stores.interface import Closeable, TopicPartition
+from stores.interface import Closeable, Position, TopicPartition
 from stores.metrics import EarlyCommitCause
 from stores.tasks.bounds import TaskBounds
 from stores.tasks.context import NO_RECORD
@@ -19,7 +19,7 @@ from stores.tasks.first_error import FirstError
 from stores.tasks.memory_budget import BudgetedTask, BudgetShare
 from stores.tasks.stores.task_store import TaskStore
 from stores.tasks.task_state import Call
-from stores.tasks.task_transaction import CommittedPosition, TaskTransaction
+from stores.tasks.task_transaction import TaskTransaction
 
 
 class TaskResources(BudgetedTask):
@@ -189,6 +189,8 @@ class StandbyTask:
         self._transaction, self._resources = transaction, resources
         self._lifecycle, self._stores = transaction.lifecycle, transaction.stores
         self._open = False
+        self._hidden: tuple[Position, Mapping[TopicPartition, int]] | None = None
+        """A position that was committed, and the ends that the changelogs had by then."""
 
     def open(self) -> None:
         """Lock the folder and open the stores. A store that can't be trusted, or is damaged, is wiped.
@@ -203,7 +205,7 @@ class StandbyTask:
             with suppress(Exception):
                 self._close()
             raise
-        self._open = True
+        self._open, self._hidden = True, None
 
     def follow(self, max_records: int) -> int:
         """Write up to ``max_records`` further committed records into each store; return the offsets that are left.
@@ -213,17 +215,22 @@ class StandbyTask:
         """
         return self._stores.follow(max_records)
 
-    def committed_position(self) -> CommittedPosition:
-        """Return the committed position, for ``shows``. Raises: as ``Changelog.committed_offsets``."""
-        return self._transaction.committed_position_and_ends()
+    def committed_position(self) -> Position | None:
+        """Return a position that the stores have once they are at the ends of their changelogs.
 
-    def shows(self, committed: CommittedPosition) -> bool:
-        """Return True if the stores have all of that position once they are at the ends of their changelogs.
-
-        Kafka makes offsets and records of one commit visible one after another.
+        Return None if some records of the last commit cannot be read yet: a later call returns this position. Kafka
+        makes the offsets and the records of one commit visible one after another. Raises: as
+        ``Changelog.committed_offsets``.
         """
         changelog = self._transaction.changelog
-        return all(changelog.end_offset(partition) >= end for partition, end in committed.ends.items())
+        if self._hidden is None:
+            position = self._transaction.committed_position()
+            self._hidden = position, {each: changelog.written_end(each) for each in self._stores.partitions}
+        position, ends = self._hidden
+        if any(changelog.end_offset(partition) < end for partition, end in ends.items()):
+            return None
+        self._hidden = None
+        return position
 
     def snapshots(self) -> dict[str, Any]:
         """Return a snapshot of each persistent store by name, typed and for any thread. Close them.

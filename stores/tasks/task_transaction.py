@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from typing import NamedTuple
 
 from stores.changelog.interface import Changelog, Producer, SharedProducer
 from stores.errors import ChangelogTimeoutError, ProducerFencedError, TransactionAbortedError
@@ -57,13 +56,6 @@ BETWEEN_TASKS = declare(
 RENEWAL_S = 3_600.0
 """The time after which a task without input commits its offsets again: brokers forget those of a group without members
 after their ``offsets.retention.minutes``, 7 days by default."""
-
-
-class CommittedPosition(NamedTuple):
-    """A position whose changelog records are before ``ends``, if all transactions before these are decided."""
-
-    position: Position
-    ends: Mapping[TopicPartition, int]
 
 
 class TaskTransaction:
@@ -139,7 +131,7 @@ class TaskTransaction:
             self._shared.join(self)
         else:
             self._open_own_producer()
-        self.stores.await_decided(self.transactional_id)
+        self.stores.await_decided(self.changelog, self.transactional_id)
 
     def _open_own_producer(self) -> None:
         self._own_producer = self.changelog.producer(self.transactional_id if self._exactly_once else None)
@@ -188,14 +180,12 @@ class TaskTransaction:
         self.timing.begin_interval()
 
     def committed_position(self) -> Position:
-        """Return a position that the changelogs reflect: they are committed with the input offsets, or before them."""
+        """Return a position that the changelogs reflect: they are committed with the input offsets, or before them.
+
+        While another instance owns the task, the changelogs may show the records of its last commit a moment later.
+        """
         committed = self.changelog.committed_offsets(self.group, self.inputs)
         return _reached({partition: committed.get(partition, 0) for partition in self.inputs})
-
-    def committed_position_and_ends(self) -> CommittedPosition:
-        """Return the position that was committed last, perhaps before its records can be read."""
-        position = self.committed_position()
-        return CommittedPosition(position, {each: self.changelog.written_end(each) for each in self.stores.partitions})
 
     def commit(self) -> None:
         """Commit the changelog, then the stores; roll back if the changelog refuses. Raises: as the task's commit."""

@@ -23,7 +23,6 @@ from stores.errors import ChangelogTimeoutError, StoreError, StoreLockedError
 from stores.interface import Position, TopicPartition
 from stores.tasks.identifier import TaskId
 from stores.tasks.task_resources import OpenCopy
-from stores.tasks.task_transaction import CommittedPosition
 from stores.worker.copy_moment import CopyMoment
 from stores.worker.running_task import HandedCopies, MakeTask
 
@@ -283,8 +282,6 @@ class StandbyCopy:
         self._queried = queried
         self._moment: CopyMoment | None = None
         self._position: Position = {}
-        self._awaited: CommittedPosition | None = None
-        """A later position, which the copy has once its changelogs show what was written when it was asked for."""
         self._position_due = 0.0
 
     def step(self) -> bool:
@@ -298,7 +295,7 @@ class StandbyCopy:
             if not self._open:
                 self._copy.open()
                 self._open = True
-            # Before the step: what the changelogs show now is before the ends to which it reads them.
+            # Before the step: what can be read now is before the ends to which it reads.
             self._look_at_position()
             lag = self._copy.follow(STEP_RECORDS)
             self._show(lag)
@@ -322,7 +319,7 @@ class StandbyCopy:
 
     def close(self, *, clean: bool = True) -> None:
         """Close the copy: if ``clean``, with a checkpoint. A later ``step`` opens it again."""
-        self._open, self._awaited = False, None
+        self._open = False
         self.status = StandbyStatus(self.task_id, None)
         self._hide()
         try:
@@ -350,11 +347,10 @@ class StandbyCopy:
         return None if moment is None else moment.shared()
 
     def _look_at_position(self) -> None:
-        if self._queried and self._awaited is None and time.monotonic() >= self._position_due:
-            self._awaited = self._copy.committed_position()
-            self._position_due = time.monotonic() + POSITION_S
-        if self._awaited is not None and self._copy.shows(self._awaited):
-            self._position, self._awaited = self._awaited.position, None
+        if self._queried and time.monotonic() >= self._position_due:
+            position = self._copy.committed_position()
+            if position is not None:
+                self._position, self._position_due = position, time.monotonic() + POSITION_S
 
     def _show(self, lag: int) -> None:
         """Let queries read what the copy has, after a step that leaves ``lag``."""

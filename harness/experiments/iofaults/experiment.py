@@ -180,7 +180,7 @@ class IoFaults(Experiment[IoTrial]):
         mutants_ = [trial for trial in work if isinstance(trial, PlannedMutant)]
         turn = max((case.seed + (len(case.coverage.runs) if case.coverage else 0) for case in cases), default=0)
         writers = fair_order(dict.fromkeys(map(RecordedWriter.of, cases)), _levels, seed=turn)
-        summaries = each(partial(_record, kept), writers, part=RECORDING_PART)
+        summaries = each(partial(_record, kept), writers, RECORDING_PART)
         recorded = {
             writer: Recorded(*fields) for writer, fields in zip(writers, summaries, strict=True) if fields is not None
         }

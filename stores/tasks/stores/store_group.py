@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
-from stores.changelog.interface import Producer
+from stores.changelog.interface import Changelog, Producer
 from stores.errors import ChangelogError, StoreCorruptedError, StoreError
 from stores.failpoints import Part, declare, reach
 from stores.interface import IsolationLevel, Position, PositionBound, TopicPartition
@@ -17,6 +17,7 @@ from stores.tasks.context import TaskContext
 from stores.tasks.directory.entry_files import CheckpointFile, Origin, OriginFile, SplitCheckpoint, SplitOrigins
 from stores.tasks.first_error import FirstError
 from stores.tasks.stores.log_follower import OnRestore, RestoreReport
+from stores.tasks.stores.log_format import await_decided, rewriter
 from stores.tasks.stores.task_store import TaskStore
 from stores.tasks.stores.view import snapshot_of, viewed
 
@@ -104,10 +105,10 @@ class StoreGroup:
                 ", ".join(mixing),
             )
 
-    def await_decided(self, task: str) -> None:
+    def await_decided(self, changelog: Changelog, task: str) -> None:
         """Wait until all commits of ``task`` can be read from the changelogs. Raises: ChangelogTimeoutError."""
         for store in self._stores:
-            store.await_decided(task)
+            await_decided(changelog, store.partition, rewriter(task, store.name))
 
     def restore(self, position: Position) -> list[RestoreReport]:
         """Bring each store to its changelog's end, as of the input's ``position``, and write the checkpoint file."""
@@ -132,7 +133,7 @@ class StoreGroup:
 
     def rewrite_logs(self, task: str) -> None:
         """Rewrite changelogs after a restore, if an upgrade asks for that; ``task`` begins the producers' IDs."""
-        rewritten = [store.rewrite_log(task) for store in self._stores]
+        rewritten = [store.rewrite_log(rewriter(task, store.name)) for store in self._stores]
         if any(rewritten):
             self._checkpoint.write(self.checkpointable_offsets(running=True))
 

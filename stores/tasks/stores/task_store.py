@@ -51,7 +51,7 @@ from stores.tasks.stores.log_follower import (
     restore,
     warn_of_missing,
 )
-from stores.tasks.stores.log_format import FOLLOWED, LOGGED, await_decided, rewrite, rewriter
+from stores.tasks.stores.log_format import FOLLOWED, LOGGED, rewrite
 from stores.tasks.stores.log_identity import check_log, too_old
 from stores.tasks.stores.log_start import CommittedStreamTime, LogStart, first_needed
 from stores.tasks.stores.shown_store import ShownStore
@@ -283,16 +283,12 @@ class TaskStore(LogFollower):
         if records is not None and records.retention is not None:
             records.staged(StoreStaging(self.store)).commit()
 
-    def await_decided(self, task: str) -> None:
-        """Wait until the changelog can be read to the last commit of ``task``. Raises: ChangelogTimeoutError."""
-        await_decided(self._changelog, self.partition, rewriter(task, self.name))
-
-    def rewrite_log(self, task: str) -> bool:
+    def rewrite_log(self, transactional_id: str) -> bool:
         """Rewrite the changelog of the restored store if due; return whether it was. Raises: as ``rewrite``."""
         upgrade = self.format.log_upgrade
         if upgrade is None:
             return False
-        last_offset = rewrite(self._changelog, self.partition, upgrade, rewriter(task, self.name))
+        last_offset = rewrite(self._changelog, self.partition, upgrade, transactional_id)
         if last_offset is not None:
             reach(LOGGED)
             self._move_to(last_offset)

@@ -13,6 +13,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from stores.changelog import Producer
 from stores.changelog.kafka import KafkaChangelog, cluster, shared_client
 from stores.changelog.kafka import cluster as cluster_module
 from stores.changelog.kafka.client import ClientSettings
@@ -418,20 +419,25 @@ def test_the_later_one_of_two_ends_is_awaited_whichever_was_first(
         assert pairs(log) == [(num_sent, b"k", b"v")]
 
 
+def commit_behind(log: KafkaChangelog, other: KafkaChangelog, theirs: Producer) -> int:
+    """Commit a record behind an open transaction of ``other``; return its offset."""
+    theirs.begin()
+    for _ in range(501):
+        theirs.send(A, b"k", b"theirs")
+    await_sent(other, theirs, 501)
+    with log.producer("own") as own:
+        own.begin()
+        own.send(A, b"k", b"own")
+        return own.commit()[A]
+
+
 @pytest.mark.kafka
 def test_the_writer_of_a_partition_awaits_its_own_end_behind_a_transaction_of_another(
     log: KafkaChangelog, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log.await_decided(A)
     with KafkaChangelog({"bootstrap.servers": broker.address}) as other, other.producer("other") as theirs:
-        theirs.begin()
-        for _ in range(501):
-            theirs.send(A, b"k", b"theirs")
-        await_sent(other, theirs, 501)
-        with log.producer("own") as own:
-            own.begin()
-            own.send(A, b"k", b"own")
-            last = own.commit()[A]
+        last = commit_behind(log, other, theirs)
         monkeypatch.setattr(cluster, "VISIBLE_S", 0.0)
         monkeypatch.setattr(log._cluster, "timeout_s", 2.0)
         with pytest.raises(ChangelogTimeoutError):
@@ -446,14 +452,7 @@ def test_an_open_transaction_of_another_process_is_awaited_once(
     log: KafkaChangelog, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with KafkaChangelog({"bootstrap.servers": broker.address}) as other, other.producer("other") as theirs:
-        theirs.begin()
-        for _ in range(501):
-            theirs.send(A, b"k", b"theirs")
-        await_sent(other, theirs, 501)
-        with log.producer("own") as own:
-            own.begin()
-            own.send(A, b"k", b"own")
-            last = own.commit()[A]
+        last = commit_behind(log, other, theirs)
         assert log.end_offset(A) == 0
         monkeypatch.setattr(cluster, "VISIBLE_S", float("inf"))
         assert log.end_offset(A) == 0

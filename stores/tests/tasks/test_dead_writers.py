@@ -29,6 +29,7 @@ from stores.tests.tasks.setup import (
 
 KEYS = [number % 6 for number in range(20)]
 REWRITER, ZOMBIE = rewriter(f"app-{TASK}", "left"), "of another scope"
+WRITTEN = {REWRITER: LEFT, ZOMBIE: RIGHT}
 TIMEOUTS_S = {REWRITER: TRANSACTION_S, ZOMBIE: 1.0}
 """Kafka's brokers abort the transaction of the second one some seconds after this time, that of the first one never
 within a test."""
@@ -38,17 +39,13 @@ def left_open(log: Changelog, transactional_id: str, visible: int) -> Producer:
     """Return a producer whose process seems to be dead, with records in a transaction."""
     producer = log.producer(transactional_id, TIMEOUTS_S[transactional_id])
     producer.begin()
-    end = log.written_end(LEFT)
+    partition = WRITTEN[transactional_id]
+    end = log.written_end(partition)
     for _ in range(MANY):
-        producer.send(LEFT, b"open", b"")
-    await_sent(log, producer, end + MANY, LEFT)
-    if transactional_id != REWRITER:
-        right_end = log.written_end(RIGHT)
-        for _ in range(MANY):
-            producer.send(RIGHT, b"open", b"")
-        await_sent(log, producer, right_end + MANY, RIGHT)
-    assert (log.end_offset(LEFT) > 0) == (visible > 0)
-    assert log.end_offset(LEFT) < log.written_end(LEFT)
+        producer.send(partition, b"open", b"")
+    await_sent(log, producer, end + MANY, partition)
+    assert (log.end_offset(partition) > 0) == (visible > 0)
+    assert log.end_offset(partition) < log.written_end(partition)
     return producer
 
 
@@ -84,10 +81,10 @@ def test_commits_after_an_open_transaction_are_restored(
 ) -> None:
     dead = check_restore(tmp_path, log, transactional_id, visible)
     with pytest.raises((ProducerFencedError, TransactionAbortedError)):
-        dead.send(LEFT, b"late", b"")
+        dead.send(WRITTEN[transactional_id], b"late", b"")
         dead.commit()
     with counting_task(tmp_path, log) as task:
-        assert state(task, "left") == expected_state(KEYS)
+        assert state(task, "left") == state(task, "right") == expected_state(KEYS)
 
 
 @pytest.mark.parametrize(("scope", "guarantee"), [("thread", EXACTLY_ONCE), ("task", AT_LEAST_ONCE)])
@@ -102,7 +99,7 @@ def test_a_task_that_does_not_wait_for_them_loses_its_commits(
 ) -> None:
     """A broken variant: the check finds it."""
     monkeypatch.setattr(StoreGroup, "await_decided", lambda *_: None)
-    with pytest.raises(AssertionError, match="Right contains 2 more items"):
+    with pytest.raises(AssertionError, match="Left contains 2 more items"):
         check_restore(tmp_path, log, ZOMBIE, 4)
 
 

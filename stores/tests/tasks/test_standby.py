@@ -14,7 +14,8 @@ import pytest
 
 from stores.changelog import Changelog, MemoryChangelog, Record
 from stores.errors import ChangelogLostError, StoreError, StoreLockedError
-from stores.interface import TopicPartition
+from stores.interface import IsolationLevel, TopicPartition
+from stores.registry import open_store
 from stores.tasks import StreamTask
 from stores.tasks.stores import task_store
 from stores.tasks.stores.log_follower import AFTER_WRITE, BEFORE_WRITE, Restored, restore
@@ -189,6 +190,45 @@ def test_a_store_is_kept_whose_commit_is_not_visible_yet(
             follow(copy)
             assert kept(copy) == kept(copy, 1) == expected_state(KEYS)
         assert take_over(tmp_path, log, backend, KEYS) == [(False, 0)] * 2
+
+
+@pytest.mark.parametrize("hidden", [LEFT, RIGHT])
+def test_a_position_is_told_once_the_changelogs_of_all_stores_show_its_records(
+    tmp_path: Path, log: MemoryChangelog, hidden: TopicPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = MemoryChangelog.committed_offsets
+    with active(tmp_path, log, KEYS[:4]) as task, closing(standby(tmp_path, log)) as copy:
+        still_open = log.producer("open")
+        still_open.begin()
+        for _ in range(MANY):
+            still_open.send(hidden, b"open", b"")
+
+        def commit_first(*arguments: Any) -> Any:
+            """The owner commits once more just before the answer."""
+            monkeypatch.setattr(MemoryChangelog, "committed_offsets", asked)
+            feed(log, KEYS[4:6])
+            task.run(commit=True)
+            return asked(*arguments)
+
+        monkeypatch.setattr(MemoryChangelog, "committed_offsets", commit_first)
+        assert [copy.committed_position() for _ in range(2)] == [None, None]
+        assert log.written_end(hidden) > log.end_offset(hidden)
+        feed(log, KEYS[6:])
+        task.run(commit=True)
+        assert copy.committed_position() is None
+        still_open.abort()
+        assert copy.committed_position() == {INPUT: 5}
+        assert copy.committed_position() == {INPUT: len(KEYS) - 1}
+
+
+def test_a_store_that_is_rolled_over_gets_its_position_from_its_task(tmp_path: Path, log: MemoryChangelog) -> None:
+    """The owner may have a commit whose records cannot be read yet."""
+    with active(tmp_path, log, KEYS):
+        counting_task(tmp_path / "other", log, "lmdb").rebuild()
+        with open_store("lmdb", store_folder(tmp_path / "other", "lmdb")) as store:
+            assert store.position(IsolationLevel.READ_COMMITTED) == {}
+    with counting_task(tmp_path / "other", log, "lmdb") as task:
+        assert task.store("left").position() == {INPUT: len(KEYS) - 1}
 
 
 def check_interrupted(folder: Path, log: MemoryChangelog) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from stores.changelog import MemoryChangelog, Producer, Record
+from stores.changelog import Changelog, MemoryChangelog, Producer, Record
 from stores.errors import ChangelogError, ChangelogTimeoutError, CommitFailedError, ProducerFencedError, StoreError
 from stores.interface import Position, TopicPartition
 from stores.tasks import NO_INTERVAL, TaskContext
@@ -40,7 +40,7 @@ class NoStores(StoreGroup):
     def position(self) -> Position:
         return {}
 
-    def await_decided(self, task: str) -> None:
+    def await_decided(self, changelog: Changelog, task: str) -> None:
         self._called("await_decided")
 
     def begin(self) -> None:

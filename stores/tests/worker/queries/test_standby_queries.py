@@ -35,7 +35,6 @@ from stores.records import (
 from stores.registry import backends
 from stores.tasks import RestoreProgress, StreamTask, TaskContext, TaskId, TaskSettings, Upgrade, UpgradeMode
 from stores.tasks.task_resources import StandbyTask
-from stores.tests.changelog.records import MANY
 from stores.tests.worker.places import Place
 from stores.tests.worker.queried_app import PARTITIONS
 from stores.tests.worker.queries.asking import Reply, ask
@@ -239,86 +238,6 @@ def test_a_copy_shows_commits_whole_at_each_step(tmp_path: Path, backend: str, m
         with pytest.raises(StoreClosedError):
             held.snapshots["bytes"].get(b"a")
         held.close()
-
-
-def count_lines(record: Record, context: TaskContext) -> None:
-    context.store("lines").put(b"last", record.value)
-
-
-def test_a_copy_has_no_position_whose_records_can_not_be_read_yet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An open transaction hides them. Kafka shows offsets and records of one commit one after another."""
-    monkeypatch.setattr(standbys, "FOLLOW_S", 0.0)
-    monkeypatch.setattr(standbys, "POSITION_S", 0.0)
-    log = MemoryChangelog()
-    log.create_topic("lines", 1)
-    lines = TopicPartition("lines", 0)
-
-    def made(folder: str) -> StreamTask:
-        return StreamTask(
-            "app",
-            TaskId(0, 0),
-            state_dir=tmp_path / folder,
-            changelog=log,
-            stores={"lines": StoreConfig("lmdb")},
-            process=count_lines,
-            inputs=[lines],
-        )
-
-    def shown() -> tuple[int | None, bytes]:
-        while copy.step():
-            pass
-        moment = copy.moment()
-        assert moment is not None
-        with moment:
-            return moment.position.get(lines), moment.snapshots["lines"].get(b"last")
-
-    def put(value: bytes) -> None:
-        with log.producer() as producer:
-            producer.send(lines, b"k", value)
-            producer.flush()
-        task.run(commit=True)
-
-    copy = StandbyCopy(TaskId(0, 0), lambda task_id, on_restore: made("copy"), queried=True)
-    with made("task") as task, log.producer("open") as still_open:
-        put(b"first")
-        assert shown() == (0, b"first")
-        still_open.begin()
-        [changelog] = task.changelog_offsets()
-        for _ in range(MANY):
-            still_open.send(changelog, b"open", b"")
-        put(b"second")
-        for _ in range(3):
-            assert shown() == (0, b"first")
-        still_open.abort()
-        assert shown() == (1, b"second")
-        put(b"third")
-        assert shown() == (2, b"third")
-        copy.close()
-
-
-@pytest.mark.parametrize(("queried", "position_s", "expected"), [(False, 0.0, 0), (True, 600.0, 1), (True, 0.0, 4)])
-def test_a_copy_asks_for_positions_at_intervals_if_it_is_queried(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queried: bool, position_s: float, expected: int
-) -> None:
-    monkeypatch.setattr(standbys, "FOLLOW_S", 0.0)
-    monkeypatch.setattr(standbys, "POSITION_S", position_s)
-    asked: list[object] = []
-    committed_position = StandbyTask.committed_position
-
-    def counted(task: StandbyTask) -> object:
-        asked.append(task)
-        return committed_position(task)
-
-    monkeypatch.setattr(StandbyTask, "committed_position", counted)
-    followed = FollowedTask(tmp_path)
-    copy = StandbyCopy(TaskId(0, 0), lambda task_id, on_restore: followed.made("copy"), queried=queried)
-    for _ in range(4):
-        copy.step()
-    copy.close()
-    followed.task.close()
-    assert len(asked) == expected
 
 
 class FollowedTask:
