@@ -69,7 +69,7 @@ OWN_EVENTS = $(call option,--events,$(EVENTS)) $(call option,--key,$(KEY)) $(cal
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | while IFS=$$'\t' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
 	@echo
-	@echo "  PROFILE=smoke (some minutes), default (ten minutes) or night (90 minutes, of which each run tries what others have not) for bench, BUDGET=90s, 10m, 2h or none for its time; S=name for scenario, which takes PROFILE as well"
+	@echo "  PROFILE=smoke (some minutes), default (ten minutes) or night (two hours, of which each run tries what others have not) for bench, BUDGET=90s, 10m, 2h or none for its time; S=name for scenario, which takes PROFILE as well"
 
 setup: $(STAMP) ## make .venv with exactly the versions of constraints.txt
 

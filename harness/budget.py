@@ -1,7 +1,7 @@
 """The extent and the time of a run: the profiles, their budgets, and the deadlines of experiments.
 
 The profile ``smoke`` is a glance of some minutes. A change is accepted by ``default``. ``night`` plans everything, and
-tries in 90 minutes what nights before it have not tried. The sizes of an experiment are beside its plan.
+tries in two hours what nights before it have not tried. The sizes of an experiment are beside its plan.
 
 A budget bounds the time of each. Every experiment has a share. When one begins, it gets the part of the remaining time
 that its share has among those which have not begun. So the time that one leaves over goes to all that follow.
@@ -25,7 +25,7 @@ from stores.errors import ConfigError, nearest
 
 SMOKE, DEFAULT, NIGHT = "smoke", "default", "night"
 """The seeds and points of ``NIGHT`` move on from run to run."""
-BUDGETS_S: Mapping[str, float] = MappingProxyType({SMOKE: 600.0, DEFAULT: 600.0, NIGHT: 5_400.0})
+BUDGETS_S: Mapping[str, float] = MappingProxyType({SMOKE: 600.0, DEFAULT: 600.0, NIGHT: 7_200.0})
 """The time that a bench of each profile takes unless another budget is given, in seconds."""
 PROFILES = tuple(BUDGETS_S)
 WHOLE_PROFILES = (DEFAULT, NIGHT)

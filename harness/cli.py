@@ -103,7 +103,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     bench.add_argument(
         "--profile",
         default="default",
-        help="smoke (a glance), default, or night (90 minutes; its seeds and points move on)",
+        help="smoke (a glance), default, or night (two hours; its seeds and points move on)",
     )
     bench.add_argument(
         "--seed", type=_seed, help="the random seed; by default 1, and in a night the one after the last"

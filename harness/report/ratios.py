@@ -1,9 +1,10 @@
 """Ratios of two speeds of one run, with the threshold that some of them have. Any experiment may have such rows.
 
-A threshold is reached if the whole interval of the ratio is, and missed if none of it is. Otherwise the run does not
-decide, as with fewer than three repeats. Where CPU time was measured, the ratio of CPU times decides: other work on the
-machine changes it little. The ratio by the clock is for people. A row may have a ``reason``: why its threshold was
-missed.
+A threshold is reached if the whole interval of the ratio is, and missed if none of it is. A ratio is level with it if
+the interval contains the threshold, and nothing that differs from it by 10 % or more. For a user that makes no
+difference. Otherwise the run does not decide, as with fewer than three repeats. Where CPU time was measured, the ratio
+of CPU times decides: other work on the machine changes it little. The ratio by the clock is for people. A row may have
+a ``reason``: why its threshold was missed.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from statistics import median
 from typing import Any
 
 from harness.report import text
+from harness.report.decision import INDIFFERENCE
 from harness.report.figures import Figure, Figures, columns, in_order, ratio_ends
 from harness.report.listing import Column, Listing
 from harness.report.page import PageFinding, TextTable
 from harness.report.rows import Row
 
+_BAND = f"{INDIFFERENCE * 100:.0f} %"
 _NUMBER = re.compile(r"(\d[\d,]*)")
 
 
@@ -40,9 +43,9 @@ def _with_ends(name: str, repeats: Sequence[float]) -> dict[str, float | None]:
 
 
 def is_clear(row: Row) -> bool:
-    """Return True if a ratio needs no further repeat: it has no threshold, or lies far from it.
+    """Return True if a ratio needs no further repeat: it has no threshold, lies far from it, or is level with it.
 
-    That is so if the threshold would lie outside of an interval twice as wide. A run looks at its ratios again and
+    That is so if an interval twice as wide would say the same. A run looks at its ratios again and
     again: if it ended each of them as soon as the interval is beside the threshold, more than one in twenty would end
     on the wrong side.
     """
@@ -53,7 +56,12 @@ def is_clear(row: Row) -> bool:
     if low is None or high is None:
         return False
     more = (high / low) ** 0.5
-    return bool(low / more > threshold or high * more < threshold)
+    low, high = low / more, high * more
+    return bool(low > threshold or high < threshold) or _is_level(low, high, threshold)
+
+
+def _is_level(low: float, high: float, threshold: float) -> bool:
+    return low > threshold * (1 - INDIFFERENCE) and high < threshold * (1 + INDIFFERENCE)
 
 
 def _deciding(row: Row) -> str:
@@ -64,11 +72,11 @@ def _deciding(row: Row) -> str:
 def ratios(rows: Iterable[Row]) -> list[Figure]:
     """Return the ratios in order of claims and subjects.
 
-    ``met`` is True if the threshold is reached, False if it is missed, else None. ``verdict`` says that in words, and
-    why a run does not decide.
+    ``met`` is True if the threshold is reached, False if it is missed, else None. ``level`` is True if the ratio is
+    level with it. ``verdict`` says that in words, and why a run does not decide.
     """
     figures = ({"reason": None, **_with_ends("cpu_ratio", ()), **row, "kind": "ratio"} for row in rows)
-    judged = ({**row, **dict(zip(("met", "verdict"), _judged(row), strict=True))} for row in figures)
+    judged = ({**row, **dict(zip(("met", "level", "verdict"), _judged(row), strict=True))} for row in figures)
     ordered = in_order(judged, "durability", "records_per_commit", "subject", "yardstick")
     return sorted(ordered, key=lambda figure: _by_numbers(figure["claim"]))
 
@@ -79,18 +87,22 @@ def _by_numbers(claim: str) -> list[str | int]:
     return [int(part.replace(",", "")) if number % 2 else part for number, part in enumerate(parts)]
 
 
-def _judged(row: Row) -> tuple[bool | None, str]:
+def _judged(row: Row) -> tuple[bool | None, bool, str]:
     threshold, repeats = row["at_least"], row.get("repeats") or 1
     name = _deciding(row)
     measure = "time" if name == "ratio" else "CPU time"
     low, high = (row.get(end) for end in columns(name))
     if threshold is None:
-        return None, text.NONE
+        return None, False, text.NONE
     if low is None or high is None:
-        return None, "measured once" if repeats == 1 else f"measured {repeats} times only"
+        return None, False, "measured once" if repeats == 1 else f"measured {repeats} times only"
     if low >= threshold:
-        return True, f"yes, by {measure}"
-    return (False, _missed(row, name, measure)) if high < threshold else (None, "undecided")
+        return True, False, f"yes, by {measure}"
+    if high < threshold:
+        return False, False, _missed(row, name, measure)
+    if _is_level(low, high, threshold):
+        return None, True, f"level: within {_BAND} of it, by {measure}"
+    return None, False, "undecided"
 
 
 def _missed(row: Row, name: str, measure: str) -> str:
@@ -106,20 +118,20 @@ def ratio_finding(figures: Figures) -> PageFinding:
 
 
 def ratio_sentence(figures: Figures, section: str = "") -> str:
-    """Return how many ratios reach their threshold, and how many the run does not decide. ``section`` is a link."""
+    """Return how many ratios reach their threshold, and what ``undecided_sentence`` says. ``section`` is a link."""
     finding, undecided = ratio_finding(figures)._replace(section=section), undecided_sentence(figures)
     return " ".join([finding.sentence(), undecided] if finding.number else [undecided or finding.sentence()]).rstrip()
 
 
 def undecided_sentence(figures: Figures) -> str:
-    """Return how many ratios with a threshold the run does not decide, and why; "" for none."""
-    why = Counter(
-        figure["verdict"] for figure in figures["ratio"] if figure["at_least"] is not None and figure["met"] is None
-    )
-    if not why:
-        return ""
-    parts = ", ".join(f"{_WHY.get(reason, reason)}: {count}" for reason, count in why.most_common())
-    return f"{text.exact(why.total())} ratios with a threshold are not decided ({parts})."
+    """Return how many ratios are level with their threshold, and how many are not decided, and why; "" for none."""
+    neither = [figure for figure in figures["ratio"] if figure["at_least"] is not None and figure["met"] is None]
+    level = sum(figure["level"] for figure in neither)
+    sentences = [f"{text.exact(level)} ratios are level with their threshold (within {_BAND} of it)."] if level else []
+    if why := Counter(figure["verdict"] for figure in neither if not figure["level"]):
+        parts = ", ".join(f"{_WHY.get(reason, reason)}: {count}" for reason, count in why.most_common())
+        sentences.append(f"{text.exact(why.total())} ratios with a threshold are not decided ({parts}).")
+    return " ".join(sentences)
 
 
 _WHY = {"undecided": "threshold within the interval"}

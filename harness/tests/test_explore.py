@@ -16,7 +16,7 @@ from harness.run import BenchRequest
 
 @pytest.mark.parametrize(
     ("hours", "budgets_s"),
-    [(1.0, [3_600]), (4.0, [5_400, 5_400, 3_600]), (3.01, [5_400, 5_400]), (0.01, [36])],
+    [(1.0, [3_600]), (3.0, [7_200, 3_600]), (4.01, [7_200, 7_200]), (0.01, [36])],
 )
 def test_passes_follow_each_other_with_seeds_that_move_on(
     hours: float, budgets_s: list[float], monkeypatch: pytest.MonkeyPatch

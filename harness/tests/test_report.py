@@ -24,7 +24,7 @@ from harness.experiments.throughput.report import THROUGHPUT
 from harness.report.database import lines_of
 from harness.report.figures import Figure
 from harness.report.page import HOW, anchor
-from harness.report.ratios import ratio_sentence, ratio_table, undecided_sentence
+from harness.report.ratios import is_clear, ratio_of, ratio_sentence, ratio_table, ratios, undecided_sentence
 from harness.report.rows import (
     new_run,
     write_facts,
@@ -404,6 +404,26 @@ def test_a_ratio_is_undecided_without_an_interval_and_around_its_threshold() -> 
     assert ratio_sentence({"ratio": []}) == "No ratios with a threshold in this run."
     assert undecided_sentence({"ratio": []}) == ""
     assert {row[5] for row in ratio_table(figures).rows} >= {"1.30 (1.20 to 1.40)", "0.50"}
+
+
+@pytest.mark.parametrize(
+    ("repeats", "verdict", "needs_no_more"),
+    [
+        ([0.98, 0.99, 1.0, 1.01, 1.02], "level: within 10 % of it, by time", True),
+        ([0.94, 0.97, 1.0, 1.03, 1.06], "level: within 10 % of it, by time", False),
+        ([0.89, 0.97, 1.0, 1.03, 1.06], "undecided", False),
+        ([0.94, 0.97, 1.0, 1.03, 1.11], "undecided", False),
+        ([1.01, 1.01, 1.01, 1.01, 1.02], "yes, by time", True),
+    ],
+)
+def test_a_ratio_near_its_threshold_is_level_with_it(repeats: list[float], verdict: str, needs_no_more: bool) -> None:
+    row = {"claim": "c", "subject": "s", "yardstick": "y", "durability": "", "records_per_commit": 1, "kind": "ratio"}
+    figures = {"ratio": ratios([{**row, **ratio_of(repeats), "at_least": 1.0}])}
+    (figure,) = figures["ratio"]
+    assert figure["verdict"] == verdict
+    assert is_clear(figure) is needs_no_more
+    level = "1 ratios are level with their threshold (within 10 % of it)."
+    assert (undecided_sentence(figures) == level) is figure["level"] is verdict.startswith("level")
 
 
 @pytest.mark.usefixtures("without_plots")

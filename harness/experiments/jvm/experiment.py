@@ -228,7 +228,7 @@ class Jvm(Experiment[JvmTrial]):
     trial = JvmTrial
     placement = TrialPlacement.LOCAL
     share = 4
-    night_share = 50
+    night_share = 100
     figures_by = {"jvm": QUERY}
     derived_by = RATIOS
     report = REPORT

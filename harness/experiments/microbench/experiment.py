@@ -127,7 +127,7 @@ class Microbench(StoresAlone[MicrobenchTrial]):
     name = "microbench"
     trial = MicrobenchTrial
     share = 36
-    night_share = 60
+    night_share = 120
     figures_by = {"benchmark": QUERY, "round": lambda _: []}
     derived_by = timing.summarized
     columns = {
