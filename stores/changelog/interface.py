@@ -377,9 +377,10 @@ class Changelog(Closeable):
     def await_decided(self, partition: TopicPartition) -> None:
         """Return once each transaction that now has records in the partition is committed or aborted.
 
-        Only for its one writer, which has opened its producer: such a transaction is of an earlier writer. It would
-        hide what is committed after it. An embedded log aborts it, and fences its producer. Kafka's brokers abort it
-        after its ``transaction.timeout.ms``. Raises: ChangelogTimeoutError.
+        Only for its one writer, which has opened its producer and has no open transaction in the partition: such a
+        transaction is of an earlier writer. It would hide what is committed after it. An embedded log aborts it, and
+        fences its producer. Kafka's brokers abort it after its ``transaction.timeout.ms``. Raises:
+        ChangelogTimeoutError.
         """
 
     def lag(self, partition: TopicPartition, next_offset: int) -> int:

@@ -281,8 +281,9 @@ class StreamTask(ReadableTask):
                 check_dead_letter_topic(on_error, self._changelog, f"task {self.task_id}")
             self._resources.open_stores(processes=True, copy=copy)
             self._transaction.open_producer()
-            reports = self._stores.restore(self._transaction.committed_position())
-            self._stores.rewrite_logs(f"{self.application_id}-{self.task_id}")
+            reports = self._stores.restore(self._transaction.committed_position(), owned=True)
+            if self._stores.rewrite_logs(self._transaction.transactional_id):
+                self._transaction.open_producer()
             stores, shared = measured(self._stores.logged(self._context), self._latencies), self._shared.global_stores
             views, view_kinds = ({}, {}) if shared is None else (shared.views(), shared.kinds)
             self._context._show(stores, self._kinds, views, view_kinds)
@@ -307,7 +308,7 @@ class StreamTask(ReadableTask):
         copy.open()
         try:
             # The position comes with ``open``: the other instance may have a commit that cannot be read yet.
-            reports = self._stores.restore({})
+            reports = self._stores.restore({}, owned=False)
         except BaseException:
             with suppress(Exception):
                 copy.close(clean=False)

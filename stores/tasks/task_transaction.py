@@ -123,15 +123,15 @@ class TaskTransaction:
         return self.lifecycle.state is TaskState.RUNNING
 
     def open_producer(self) -> None:
-        """Open the producer: exactly once, it aborts what another instance has open, and fences that instance.
-
-        Then each commit of the task can be read: an instance with another ID may have had a transaction open.
-        """
+        """Open the producer: exactly once, it aborts what another instance has open, and fences that instance."""
         if self._shared is not None:
             self._shared.join(self)
-        else:
-            self._open_own_producer()
-        self.stores.await_decided(self.changelog, self.transactional_id)
+            return
+        log = self.changelog
+        if not self._exactly_once and any(log.end_offset(at) < log.written_end(at) for at in self.stores.partitions):
+            # It may be the transaction of an instance that was exactly once: the next producer of its ID aborts it.
+            log.producer(self.transactional_id).close()
+        self._open_own_producer()
 
     def _open_own_producer(self) -> None:
         self._own_producer = self.changelog.producer(self.transactional_id if self._exactly_once else None)

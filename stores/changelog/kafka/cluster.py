@@ -338,7 +338,7 @@ class Cluster:
             if time.monotonic() > deadline:
                 raise ChangelogTimeoutError(
                     f"{doing}: they are still open. The brokers abort that of a killed worker after its "
-                    "transaction.timeout.ms"
+                    "transaction.timeout.ms. If it stays open for longer, abort it with kafka-transactions.sh (KIP-664)"
                 )
             time.sleep(_PAUSE_S)
 

@@ -26,7 +26,7 @@ from itertools import chain
 from typing import Any, Final
 
 from stores.changelog.interface import Changelog, Headers, Producer, Record, RecordColumns
-from stores.errors import ChangelogError, StoreIncompatibleError
+from stores.errors import ChangelogError, ProducerFencedError, StoreIncompatibleError
 from stores.failpoints import Part, declare
 from stores.interface import KeyValueStore, TopicPartition
 from stores.records.record_kind import PlainConverter, RecordConverter, RecordKind, UnfitRecordError
@@ -156,30 +156,26 @@ def has_older(changelog: Changelog, partition: TopicPartition, version: int) -> 
     return first is not None and version_of(first.headers) < version
 
 
-def rewriter(task: str, store: str) -> str:
-    """Return the transactional ID with which the changelog of a task's store is rewritten."""
-    return f"{task}-{store}-rewriting"
+def rewrite(
+    changelog: Changelog, partition: TopicPartition, upgrade: Upgrade, transactional_id: str, restored_to: int | None
+) -> int | None:
+    """Log all records again in one transaction, if some are older; return the last offset.
 
-
-def await_decided(changelog: Changelog, partition: TopicPartition, transactional_id: str) -> None:
-    """As ``Changelog.await_decided``, after a rewriting with that ID that was killed as well."""
-    if changelog.end_offset(partition) < changelog.written_end(partition):
-        # Its transaction may be open for long. The next producer of its ID aborts it.
-        changelog.producer(transactional_id).close()
-    changelog.await_decided(partition)
-
-
-def rewrite(changelog: Changelog, partition: TopicPartition, upgrade: Upgrade, transactional_id: str) -> int | None:
-    """Log all records again in one transaction, if some are older; return the last offset. Raises: StoreError."""
+    ``transactional_id`` is that of the task: the next instance of the task fences this one. The store has all records
+    before ``restored_to``. Raises: ProducerFencedError if there are more; StoreError.
+    """
     if not has_older(changelog, partition, upgrade.to_version):
         return None
     # Asked before anything is written.
     keeps_old = not changelog.can_truncate(partition.topic)
     with closing(changelog.producer(transactional_id, TRANSACTION_S)) as producer:
-        # The last process may have requested the end of its transaction. The producer has waited for that.
-        if not has_older(changelog, partition, upgrade.to_version):
-            return None
         end = changelog.end_offset(partition)
+        if end != restored_to:
+            raise ProducerFencedError(
+                f"the changelog {partition.topic}-{partition.partition} is not rewritten: another instance of the task "
+                f"has written to it since this one was restored up to offset {restored_to}. Stop one of them",
+                transactional_id,
+            )
         producer.begin()
         if keeps_old:
             _replace(changelog, partition, upgrade, producer)

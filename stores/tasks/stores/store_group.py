@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
-from stores.changelog.interface import Changelog, Producer
+from stores.changelog.interface import Producer
 from stores.errors import ChangelogError, StoreCorruptedError, StoreError
 from stores.failpoints import Part, declare, reach
 from stores.interface import IsolationLevel, Position, PositionBound, TopicPartition
@@ -17,7 +17,6 @@ from stores.tasks.context import TaskContext
 from stores.tasks.directory.entry_files import CheckpointFile, Origin, OriginFile, SplitCheckpoint, SplitOrigins
 from stores.tasks.first_error import FirstError
 from stores.tasks.stores.log_follower import OnRestore, RestoreReport
-from stores.tasks.stores.log_format import await_decided, rewriter
 from stores.tasks.stores.task_store import TaskStore
 from stores.tasks.stores.view import snapshot_of, viewed
 
@@ -105,14 +104,12 @@ class StoreGroup:
                 ", ".join(mixing),
             )
 
-    def await_decided(self, changelog: Changelog, task: str) -> None:
-        """Wait until all commits of ``task`` can be read from the changelogs. Raises: ChangelogTimeoutError."""
-        for store in self._stores:
-            await_decided(changelog, store.partition, rewriter(task, store.name))
+    def restore(self, position: Position, *, owned: bool) -> list[RestoreReport]:
+        """Bring each store to its changelog's end, as of the input's ``position``, and write the checkpoint file.
 
-    def restore(self, position: Position) -> list[RestoreReport]:
-        """Bring each store to its changelog's end, as of the input's ``position``, and write the checkpoint file."""
-        reports = [store.restore(position, self._on_restore) for store in self._stores]
+        ``owned`` is as in ``TaskStore.restore``.
+        """
+        reports = [store.restore(position, self._on_restore, owned=owned) for store in self._stores]
         # Durable before the task's first write, and not earlier: a restore that fails has only written changelog
         # records, beyond the offset that the checkpoint file still has.
         self.write_origins(self.origins(running=True))
@@ -131,11 +128,15 @@ class StoreGroup:
         for store in self._stores:
             store.bound.idle()
 
-    def rewrite_logs(self, task: str) -> None:
-        """Rewrite changelogs after a restore, if an upgrade asks for that; ``task`` begins the producers' IDs."""
-        rewritten = [store.rewrite_log(rewriter(task, store.name)) for store in self._stores]
+    def rewrite_logs(self, transactional_id: str) -> bool:
+        """Rewrite changelogs after a restore, if an upgrade asks for that; return whether one was. Raises: StoreError.
+
+        The producers have the ID of the task, so its own one is fenced then.
+        """
+        rewritten = [store.rewrite_log(transactional_id) for store in self._stores]
         if any(rewritten):
             self._checkpoint.write(self.checkpointable_offsets(running=True))
+        return any(rewritten)
 
     @property
     def reports(self) -> list[RestoreReport]:

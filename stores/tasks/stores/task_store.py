@@ -61,9 +61,9 @@ from stores.tasks.stores.takeover import TaskTakeover
 
 _log = logging.getLogger(__name__)
 
-Failure = CommitFailedError | StoreCorruptedError | StoreUnavailableError
-"""The errors of a store after a disk error or damage."""
 _FAILURES = (CommitFailedError, StoreCorruptedError, StoreUnavailableError)
+"""The errors of a store after a disk error or damage."""
+Failure = CommitFailedError | StoreCorruptedError | StoreUnavailableError
 
 
 class TaskStore(LogFollower):
@@ -87,8 +87,7 @@ class TaskStore(LogFollower):
         self.restores = 0
         """The number of beginnings and ends of restores: odd during a restore, when views must not answer."""
         self._restoring_depth = 0
-        self._plan = plan
-        self._changelog = plan.changelog
+        self._plan, self._changelog = plan, plan.changelog
         # The first is the path of Kafka Streams, the second that of KIP-892.
         self._positions = PositionFiles(
             plan.checkpoint.path.with_name(f"{self.name}.position"), self.path / ".position"
@@ -100,8 +99,8 @@ class TaskStore(LogFollower):
         self._mixed = False
         """True if the store may have writes that are in no changelog."""
         self._opened_in_s = 0.0
-        self._followed_to: int | None = None
-        """The end of the changelog that ``follow`` has reached, exclusive; None if it has not reached one."""
+        self._read_to: int | None = None
+        """The end of the changelog when it was last read whole, exclusive; None if it was not."""
         self.counters = TaskStoreCounters(self.bound, self.snapshots.figures)
         self.report: RestoreReport | None = None
         """The report of the last restore, on opening or after a rollback."""
@@ -145,7 +144,7 @@ class TaskStore(LogFollower):
         unchanged; StoreLockedError if Kafka Streams has the store open.
         """
         began = perf_counter()
-        self._followed_to = None
+        self._read_to = None
         self.snapshots.forget()
         # Views do not answer until the restore: the store may be at an earlier commit than they have shown.
         self.restores |= 1
@@ -229,17 +228,20 @@ class TaskStore(LogFollower):
 
     def _import_offsets(self, checkpointed_offset: int | None, origin: Origin | None) -> None:
         self._trust.check_import(origin)
-        position = self._positions.read()
-        offsets = {} if checkpointed_offset is None else {self.partition: checkpointed_offset}
-        import_offsets(self.path, self._config, offsets, position, must_be_clean=self._trust.is_checked(origin))
+        known = {} if checkpointed_offset is None else {self.partition: checkpointed_offset}
+        is_clean, position = self._trust.is_checked(origin), self._positions.read()
+        import_offsets(self.path, self._config, known, position, must_be_clean=is_clean)
         _log.info("store %r in %s is kept for the backend %s", self.name, self.path, self._config.backend)
 
-    def restore(self, position: Position, on_restore: OnRestore | None) -> RestoreReport:
+    def restore(self, position: Position, on_restore: OnRestore | None, *, owned: bool = True) -> RestoreReport:
         """Write the changelog's tail into the store, or wipe it and restore it whole. Raises: ChangelogLostError."""
         began = perf_counter()
         with self._restoring():
+            if owned:  # Open transactions hide later commits.
+                self._changelog.await_decided(self.partition)
             self._plan.check_changelog(self.offset)
             result = self._restore_or_wipe(position, on_restore)
+            self._read_to = result.to_offset
             self._stream_time.restore(self.store, self.format.records)
         if self.offset is not None:
             self.counters.replay_total += result.records
@@ -250,8 +252,8 @@ class TaskStore(LogFollower):
             self._note_log(self.offset, keep=True)
         seconds = self._opened_in_s + perf_counter() - began
         self.counters.recovery_seconds_total += seconds
-        wiped_because, self.wiped_because, self._opened_in_s = self.wiped_because, None, 0.0
-        self.report = self.snapshots.told(reported(self.store, self.partition, result, seconds, wiped_because))
+        report = reported(self.store, self.partition, result, seconds, self.wiped_because)
+        self.report, self.wiped_because, self._opened_in_s = self.snapshots.told(report), None, 0.0
         self.snapshots.begin()
         return self.report
 
@@ -263,14 +265,14 @@ class TaskStore(LogFollower):
 
         Raises: ChangelogLostError, as ``restore``; as ``StateStore.restore``.
         """
-        if self._changelog.end_offset(self.partition) == self._followed_to:
+        if self._changelog.end_offset(self.partition) == self._read_to:
             return 0
         self._plan.check_changelog(self.offset)
         result = self._restore_or_wipe({}, self._advance, max_records)
         warn_of_missing(self.name, self.partition, result)
         if result.records:
             self._drop_expired()
-        self._followed_to = None if result.cut else result.to_offset
+        self._read_to = None if result.cut else result.to_offset
         following = result.from_offset if self.offset is None else self.offset + 1
         return max(result.to_offset - following, 1) if result.cut else 0
 
@@ -285,18 +287,16 @@ class TaskStore(LogFollower):
 
     def rewrite_log(self, transactional_id: str) -> bool:
         """Rewrite the changelog of the restored store if due; return whether it was. Raises: as ``rewrite``."""
-        upgrade = self.format.log_upgrade
+        upgrade, log, partition = self.format.log_upgrade, self._changelog, self.partition
         if upgrade is None:
             return False
-        last_offset = rewrite(self._changelog, self.partition, upgrade, transactional_id)
+        last_offset = rewrite(log, partition, upgrade, transactional_id, self._read_to)
         if last_offset is not None:
             reach(LOGGED)
             self._move_to(last_offset)
-        needed = first_needed(self._changelog, self.partition)
+        needed = first_needed(log, partition)
         self._log_start.forget_before(self.store, needed)
-        if needed <= self._changelog.start_offset(self.partition) or not self._changelog.can_truncate(
-            self.partition.topic
-        ):
+        if needed <= log.start_offset(partition) or not log.can_truncate(partition.topic):
             return last_offset is not None
         if self.offset is None or self.offset < needed - 1:
             # A process that was killed has logged again what the store has.
@@ -305,7 +305,7 @@ class TaskStore(LogFollower):
         self.store.persistence.begin()
         self.store.persistence.wait()
         reach(FOLLOWED)
-        self._changelog.truncate(self.partition, needed)
+        log.truncate(partition, needed)
         return True
 
     def _move_to(self, offset: int) -> None:

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stores.changelog import Changelog, MemoryChangelog, Producer
-from stores.errors import ChangelogTimeoutError, ProducerFencedError, TransactionAbortedError
-from stores.tasks import ProcessingGuarantee, StreamTask, ThreadTransaction
-from stores.tasks.stores.log_format import TRANSACTION_S, rewriter
-from stores.tasks.stores.store_group import StoreGroup
+from stores.changelog.producer import BufferedProducer
+from stores.errors import (
+    ChangelogTimeoutError,
+    CommitFailedError,
+    CommitInDoubtError,
+    ProducerFencedError,
+    TransactionAbortedError,
+)
+from stores.strategies.store import Store
+from stores.tasks import StreamTask, ThreadTransaction
+from stores.tasks.stores.log_format import TRANSACTION_S
 from stores.tests.changelog.records import MANY, await_sent
 from stores.tests.tasks.setup import (
     AT_LEAST_ONCE,
-    EXACTLY_ONCE,
     LEFT,
     RIGHT,
     TASK,
@@ -28,9 +36,9 @@ from stores.tests.tasks.setup import (
 )
 
 KEYS = [number % 6 for number in range(20)]
-REWRITER, ZOMBIE = rewriter(f"app-{TASK}", "left"), "of another scope"
-WRITTEN = {REWRITER: LEFT, ZOMBIE: RIGHT}
-TIMEOUTS_S = {REWRITER: TRANSACTION_S, ZOMBIE: 1.0}
+OWN, ZOMBIE = f"app-{TASK}", "of another scope"
+WRITTEN = {OWN: LEFT, ZOMBIE: RIGHT}
+TIMEOUTS_S = {OWN: TRANSACTION_S, ZOMBIE: 1.0}
 """Kafka's brokers abort the transaction of the second one some seconds after this time, that of the first one never
 within a test."""
 
@@ -75,7 +83,7 @@ def check_restore(
 
 @over_each_changelog
 @pytest.mark.parametrize("visible", [0, 4])
-@pytest.mark.parametrize("transactional_id", [REWRITER, ZOMBIE])
+@pytest.mark.parametrize("transactional_id", [OWN, ZOMBIE])
 def test_commits_after_an_open_transaction_are_restored(
     tmp_path: Path, log: Changelog, transactional_id: str, visible: int
 ) -> None:
@@ -87,18 +95,92 @@ def test_commits_after_an_open_transaction_are_restored(
         assert state(task, "left") == state(task, "right") == expected_state(KEYS)
 
 
-@pytest.mark.parametrize(("scope", "guarantee"), [("thread", EXACTLY_ONCE), ("task", AT_LEAST_ONCE)])
-def test_they_are_restored_in_each_scope_and_at_least_once(
-    tmp_path: Path, log: MemoryChangelog, scope: str, guarantee: ProcessingGuarantee
+@over_each_changelog
+@pytest.mark.parametrize("transactional_id", [OWN, ZOMBIE])
+def test_at_least_once_they_are_restored_as_well(tmp_path: Path, log: Changelog, transactional_id: str) -> None:
+    """The dead instance may have been exactly once: its transaction may be open for long."""
+    check_restore(tmp_path, log, transactional_id, 4, guarantee=AT_LEAST_ONCE)
+
+
+@pytest.mark.parametrize("transactional_id", [OWN, ZOMBIE])
+def test_in_a_transaction_of_the_thread_they_are_restored_as_well(
+    tmp_path: Path, log: MemoryChangelog, transactional_id: str
 ) -> None:
-    check_restore(tmp_path, log, ZOMBIE, 4, scope, guarantee=guarantee)
+    check_restore(tmp_path, log, transactional_id, 4, "thread")
+
+
+def commit_in_doubt(patch: pytest.MonkeyPatch, task: StreamTask) -> None:
+    """Let the changelog take a commit of the task without an answer."""
+    commit = BufferedProducer.commit
+
+    def without_answer(producer: BufferedProducer) -> None:
+        commit(producer)
+        raise CommitInDoubtError("the connection broke")
+
+    patch.setattr(BufferedProducer, "commit", without_answer)
+    with pytest.raises(CommitInDoubtError):
+        task.commit()
+
+
+def commit_that_fails(patch: pytest.MonkeyPatch, task: StreamTask) -> None:
+    """Let the changelog take a commit of the task, and a store refuse it."""
+    commit = Store.commit
+
+    def refuse(store: Store, *given: Any) -> None:
+        if store.name != "right":
+            commit(store, *given)
+            return
+        patch.undo()
+        raise CommitFailedError("the disk is full")
+
+    patch.setattr(Store, "commit", refuse)
+    task.commit()
+
+
+def check_later_writer(folder: Path, log: Changelog, commit: Callable[[pytest.MonkeyPatch, StreamTask], None]) -> None:
+    """Check that a running task has a commit which the open transaction of another process hides."""
+    feed(log, KEYS)
+    task = counting_task(folder, log)
+    task.open()
+    task.run(4, commit=True)
+    dead = left_open(log, ZOMBIE, 4)
+    task.run(6)
+    with pytest.MonkeyPatch.context() as patch:
+        commit(patch, task)
+    task.run(commit=True)
+    for store in ("left", "right"):
+        assert state(task, store) == expected_state(KEYS)
+    task.close()
+    with suppress(ProducerFencedError, TransactionAbortedError):
+        dead.close()
+
+
+@over_each_changelog
+@pytest.mark.parametrize("commit", [commit_in_doubt, commit_that_fails])
+def test_a_running_task_that_replays_its_last_commit_has_all_of_it(
+    tmp_path: Path, log: Changelog, commit: Callable[[pytest.MonkeyPatch, StreamTask], None]
+) -> None:
+    check_later_writer(tmp_path, log, commit)
+
+
+@pytest.mark.parametrize("commit", [commit_in_doubt, commit_that_fails])
+def test_a_running_task_that_does_not_wait_for_them_loses_its_last_commit(
+    tmp_path: Path,
+    log: MemoryChangelog,
+    commit: Callable[[pytest.MonkeyPatch, StreamTask], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broken variant: the check finds it."""
+    monkeypatch.setattr(MemoryChangelog, "await_decided", lambda *_: None)
+    with pytest.raises(AssertionError, match="assert"):
+        check_later_writer(tmp_path, log, commit)
 
 
 def test_a_task_that_does_not_wait_for_them_loses_its_commits(
     tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broken variant: the check finds it."""
-    monkeypatch.setattr(StoreGroup, "await_decided", lambda *_: None)
+    monkeypatch.setattr(MemoryChangelog, "await_decided", lambda *_: None)
     with pytest.raises(AssertionError, match="Left contains 2 more items"):
         check_restore(tmp_path, log, ZOMBIE, 4)
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from stores.changelog import MemoryChangelog, Record, SqliteChangelog
-from stores.changelog.producer import AFTER_COMMIT
-from stores.errors import ChangelogError
+from stores.changelog.producer import AFTER_COMMIT, BufferedProducer
+from stores.errors import ChangelogError, ProducerFencedError
 from stores.interface import ProcessingGuarantee, TopicPartition
 from stores.settings import Upgrade
 from stores.tasks import StreamTask
@@ -21,7 +21,7 @@ from stores.tasks.stores.log_format import VERSION_HEADER
 from stores.tasks.stores.store_group import AFTER_STORE_COMMIT
 from stores.tasks.task_transaction import BEFORE_LOG_COMMIT
 from stores.tests.forked_call import call_until_killed
-from stores.tests.tasks.setup import DIRECT, INDEXED, MEMORY, Crash, checkpoint, crashing_at
+from stores.tests.tasks.setup import DIRECT, INDEXED, MEMORY, TASK, Crash, checkpoint, crashing_at
 from stores.tests.tasks.typed import STORE, feed_times
 from stores.tests.tasks.upgrading import (
     BACKENDS,
@@ -35,6 +35,8 @@ from stores.tests.tasks.upgrading import (
     work,
 )
 
+OWN = f"app-{TASK}"
+"""The transactional ID of the task, and of its rewriting."""
 NEW_HEADERS = ((VERSION_HEADER, b"1"),)
 
 
@@ -308,9 +310,10 @@ def test_a_rewriting_that_a_dead_process_has_just_completed_is_not_repeated(
     decided: list[str] = []
 
     def deciding(self: MemoryChangelog, transactional_id: str | None = None, timeout_s: float | None = None) -> Any:
-        if (transactional_id or "").endswith("-rewriting") and not decided:
-            decided.append(transactional_id or "")
-            log_format.rewrite(log, STORE, Upgrade(1, to_new, rewrite_changelog=True), "dead")
+        if transactional_id == OWN and not decided:
+            decided.append(transactional_id)
+            upgrade = Upgrade(1, to_new, rewrite_changelog=True)
+            log_format.rewrite(log, STORE, upgrade, "dead", log.end_offset(STORE))
         return open_producer(self, transactional_id, timeout_s)
 
     with monkeypatch.context() as patch:
@@ -323,3 +326,49 @@ def test_a_rewriting_that_a_dead_process_has_just_completed_is_not_repeated(
         [report] = task.open()
         assert not report.wiped
         assert shown(task) == expected(12)
+
+
+@pytest.mark.parametrize("guarantee", ProcessingGuarantee)
+def test_a_rewriting_that_was_stopped_is_fenced_by_the_next_instance(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch, guarantee: ProcessingGuarantee
+) -> None:
+    """It has sent nothing yet, so the changelog does not show it. Its old records would come after new ones."""
+    feed_times(log, range(20))
+    work(old_task(tmp_path, log, guarantee=guarantee), 8)
+    commit = BufferedProducer.commit
+
+    def stopped(producer: BufferedProducer) -> Any:
+        if producer._identity is not None and producer._identity.transactional_id == OWN:
+            monkeypatch.undo()
+            work(new_task(tmp_path / "next", log), 8)
+        return commit(producer)
+
+    monkeypatch.setattr(BufferedProducer, "commit", stopped)
+    with pytest.raises(ProducerFencedError):
+        rewriting_task(tmp_path, log, guarantee=guarantee).open()
+    with closing(new_task(tmp_path / "other", log)) as task:
+        task.open()
+        assert shown(task) == expected(16)
+
+
+def test_a_changelog_to_which_another_instance_writes_is_not_rewritten(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store has been restored before that: it would be moved behind records that it lacks."""
+    feed_times(log, range(20))
+    work(old_task(tmp_path, log), 8)
+    open_producer, opened = MemoryChangelog.producer, []
+
+    def later(self: MemoryChangelog, transactional_id: str | None = None, timeout_s: float | None = None) -> Any:
+        opened.append(transactional_id)
+        if opened == [OWN, OWN]:
+            work(new_task(tmp_path / "next", log), 8)
+        return open_producer(self, transactional_id, timeout_s)
+
+    monkeypatch.setattr(MemoryChangelog, "producer", later)
+    with pytest.raises(ProducerFencedError, match="another instance of the task has written to it"):
+        rewriting_task(tmp_path, log).open()
+    monkeypatch.undo()
+    with closing(rewriting_task(tmp_path, log)) as task:
+        task.open()
+        assert shown(task) == expected(16)
