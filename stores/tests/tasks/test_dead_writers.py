@@ -185,6 +185,17 @@ def test_a_task_that_does_not_wait_for_them_loses_its_commits(
         check_restore(tmp_path, log, ZOMBIE, 4)
 
 
+@over_each_changelog
+def test_an_instance_that_rebuilds_leaves_the_transaction_to_the_one_that_works(tmp_path: Path, log: Changelog) -> None:
+    feed(log, KEYS)
+    with counting_task(tmp_path, log) as task:
+        task.run(4, commit=True)
+        with left_open(log, ZOMBIE, 4) as working:
+            counting_task(tmp_path / "new", log).rebuild()
+            working.commit()
+    assert sum(record.key == b"open" for record in log.read(RIGHT)) == MANY
+
+
 @pytest.mark.kafka
 @pytest.mark.parametrize("log", ["kafka"], indirect=True)
 def test_a_task_says_that_it_waits_for_a_transaction_which_its_brokers_do_not_abort_in_time(
