@@ -185,6 +185,24 @@ def test_a_task_that_does_not_wait_for_them_loses_its_commits(
         check_restore(tmp_path, log, ZOMBIE, 4)
 
 
+def test_they_are_awaited_once_the_producer_has_fenced_an_older_instance(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def noting(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*given: Any) -> Any:
+            calls.append(name)
+            return call(*given)
+
+        return noted
+
+    for name in ("producer", "await_decided", "read_columns"):
+        monkeypatch.setattr(MemoryChangelog, name, noting(name, getattr(MemoryChangelog, name)))
+    counting_task(tmp_path, log).open()
+    assert calls == ["producer", *("await_decided", "read_columns") * 2]
+
+
 @over_each_changelog
 def test_an_instance_that_rebuilds_leaves_the_transaction_to_the_one_that_works(tmp_path: Path, log: Changelog) -> None:
     feed(log, KEYS)

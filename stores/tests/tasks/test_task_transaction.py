@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from stores.changelog import Changelog, MemoryChangelog, Producer, Record
+from stores.changelog import MemoryChangelog, Producer, Record
 from stores.errors import ChangelogError, ChangelogTimeoutError, CommitFailedError, ProducerFencedError, StoreError
 from stores.interface import Position, TopicPartition
 from stores.tasks import NO_INTERVAL, TaskContext
@@ -39,9 +39,6 @@ class NoStores(StoreGroup):
 
     def position(self) -> Position:
         return {}
-
-    def await_decided(self, changelog: Changelog, task: str) -> None:
-        self._called("await_decided")
 
     def begin(self) -> None:
         self._called("begin")
@@ -122,20 +119,6 @@ class Begun:
 @pytest.fixture
 def begun() -> Begun:
     return Begun(MemoryChangelog())
-
-
-def test_earlier_writers_are_awaited_once_the_producer_has_fenced_them(
-    begun: Begun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened = begun.transaction._open_own_producer
-
-    def noted() -> None:
-        begun.stores.calls.append("producer")
-        opened()
-
-    monkeypatch.setattr(begun.transaction, "_open_own_producer", noted)
-    begun.transaction.open_producer()
-    assert begun.stores.calls == ["producer", "await_decided"]
 
 
 def test_a_commit_goes_to_the_changelog_first_and_then_to_the_stores(
