@@ -60,7 +60,7 @@ def proven(figures: Figures, pages: Iterable[Page]) -> str:
     """Return the sentence that says what was proven: what all runs tried, what was lost, and the first checks."""
     findings = [(page, page.findings[0]) for page in pages if page.body and page.findings]
     checks = [finding.sentence(page.file).strip("*.") for page, finding in findings if finding.number]
-    wrong = sum(finding.number - finding.good for _, finding in findings)
+    wrong = sum(finding.wrong for _, finding in findings)
     checked = f"{text.exact(wrong)} check{'s' * (wrong != 1)}"
     ending = f"**{checked} found a broken promise**" if wrong else "no promise was broken"
     coverage = [words.rstrip(".") for words in coverage_sentences(figures)[:1]]

@@ -171,14 +171,14 @@ class Judged(Experiment[T]):
         own = figures[self.kind]
         failures = [str(failure) for failure in self.failures(figures, {self.kind: own})]
         wrong = text.failures("Trials that did not end as expected", failures) if failures else ""
-        good = sum(row["result"] == row["expected"] for row in own)
+        good, unknown = (sum(row["result"] == (of or row["expected"]) for row in own) for of in ("", UNKNOWN))
         return Page(
             self.page_name,
             self.page_title,
             self.shows,
             [*tables(*self.tables(figures, rows)), wrong] if own else (),
             self.method,
-            (PageFinding(self.counted, len(own), good, "ended as expected"),),
+            (PageFinding(self.counted, len(own), good, "ended as expected", unknown=unknown),),
             absent=self.absent(facts),
         )
 

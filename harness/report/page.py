@@ -19,13 +19,22 @@ HOW = "How it was measured"
 
 
 class PageFinding(NamedTuple):
-    """A number of checks, and how many of them ended well. ``section`` is the title of the part that has their rows."""
+    """A number of checks, and how many of them ended well. ``section`` is the title of the part that has their rows.
+
+    ``unknown`` of them have no verdict, because they could not be tried.
+    """
 
     what: str
     number: int
     good: int
     verdict: str
     section: str = ""
+    unknown: int = 0
+
+    @property
+    def wrong(self) -> int:
+        """The number of those that did not end well."""
+        return self.number - self.good - self.unknown
 
     def sentence(self, file: str = "") -> str:
         """Return the finding in a sentence, bold unless all ended well. ``file`` makes it a link to the rows."""
@@ -33,7 +42,8 @@ class PageFinding(NamedTuple):
             return f"No {self.what} in this run."
         target = file + (f"#{anchor(self.section)}" if self.section else "")
         what = f"[{self.what}]({target})" if target else self.what
-        sentence = f"{text.exact(self.good)} of {text.exact(self.number)} {what} {self.verdict}."
+        unknown = f" ({text.exact(self.unknown)} without a verdict)" if self.unknown else ""
+        sentence = f"{text.exact(self.good)} of {text.exact(self.number)} {what} {self.verdict}{unknown}."
         return sentence if self.good == self.number else f"**{sentence}**"
 
 

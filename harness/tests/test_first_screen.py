@@ -19,6 +19,7 @@ from harness.answer.frontier import HEAD, Value, frontier_svg, landscapes
 from harness.answer.history import HistoryEntry, Line, updates
 from harness.answer.lost_cells import loss_table, lost_cells
 from harness.answer.results import all_figures, all_pages, first_page, level_sentence
+from harness.experiments.crash.report import crash_finding
 from harness.experiments.needs import MEASURES, NEEDS
 from harness.experiments.throughput.report import reference
 from harness.report import environment
@@ -175,6 +176,23 @@ def test_the_sentence_of_what_was_proven_says_if_a_promise_was_broken() -> None:
     assert "**1 of 10 acknowledged commits were lost**" in proven({"crash": [*lost, control]}, good)
     assert "**2 checks found a broken promise**" in proven({}, [*good, checked("late", 9, 7)])
     assert "**1 check found a broken promise**" in proven({}, [*good, checked("late", 9, 8)])
+
+
+def test_a_check_without_a_verdict_is_no_broken_promise() -> None:
+    finding = PageFinding("crash trials", 9, 7, "ended as expected", unknown=2)
+    page = Page("crash", "crash", (), ("a table",), "", (finding,))
+    assert proven({}, [page]) == (
+        "**Proven:** 7 of 9 [crash trials](crash.md) ended as expected (2 without a verdict); no promise was broken."
+    )
+    worse = replace(page, findings=(finding._replace(good=6),))
+    assert proven({}, [worse]).endswith("(2 without a verdict); **1 check found a broken promise**.")
+
+
+def test_the_findings_of_crash_trials_count_those_without_a_verdict() -> None:
+    rows = made_up_rows()["crash"][:2]
+    rows[1]["result"] = "unknown"
+    finding = crash_finding(all_figures({"crash": rows}))
+    assert (finding.number, finding.good, finding.unknown) == (1, 0, 1)
 
 
 def test_no_two_needs_are_the_same_words_in_the_sentence_of_what_to_take() -> None:

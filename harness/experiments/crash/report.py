@@ -50,7 +50,8 @@ def crash_finding(figures: Figures) -> PageFinding:
     """Return how many trials ended as expected, those of mutants included."""
     cells = figures["crash"]
     trials, good = (sum(cell[name] for cell in cells) for name in ("trials", "as_expected"))
-    return PageFinding("crash trials", trials, good, "ended as expected")
+    unknown = sum(cell["unknown"] for cell in cells)
+    return PageFinding("crash trials", trials, good, "ended as expected", unknown=unknown)
 
 
 def crash_count(figures: Figures, backend: str, durability: str) -> str:

@@ -118,9 +118,10 @@ def fault_findings(figures: Figures) -> tuple[PageFinding, ...]:
     promised = [figure for figure in figures["operation"] if is_promised(figure)]
     trials = sum(figure["distinct"] + figure["no_verdict"] for figure in promised)
     good = trials - sum(figure["wrong"] for figure in promised)
+    unknown = sum(figure["no_verdict"] for figure in promised)
     mutants_ = [figure for figure in figures["mutant"] if figure["result"] != NOT_TRIED]
     return (
-        PageFinding("states and trials of I/O faults", trials, good, "kept what was promised"),
+        PageFinding("states and trials of I/O faults", trials, good, "kept what was promised", unknown=unknown),
         PageFinding(
             "trials of mutants",
             len(mutants_),
