@@ -195,13 +195,14 @@ def _cells(figures: Figures, measure: FigureColumn) -> list[dict[str, dict[int, 
 
 
 def failed(figures: Figures, durability: str) -> set[str]:
-    """Return the backends that broke a promise at a level: a trial with an unexpected result, or a wrong end state."""
+    """Return the backends that broke a promise at a level: a trial with an anomaly, or a wrong end state.
+
+    A trial that could not be tried says nothing about its backend.
+    """
     crashes = {
         figure["backend"]
         for figure in figures["crash"]
-        if figure["durability"] == durability
-        and figure["expected"] == "valid"
-        and figure["as_expected"] < figure["trials"]
+        if figure["durability"] == durability and figure["expected"] == "valid" and figure["anomaly"]
     }
     return crashes | {
         figure["backend"]

@@ -20,7 +20,7 @@ from harness.answer.history import HistoryEntry, Line, updates
 from harness.answer.lost_cells import loss_table, lost_cells
 from harness.answer.results import all_figures, all_pages, first_page, level_sentence
 from harness.experiments.crash.report import crash_finding
-from harness.experiments.needs import MEASURES, NEEDS
+from harness.experiments.needs import MEASURES, NEEDS, failed
 from harness.experiments.throughput.report import reference
 from harness.report import environment
 from harness.report.environment import machine_page, sync_seconds
@@ -186,6 +186,14 @@ def test_a_check_without_a_verdict_is_no_broken_promise() -> None:
     )
     worse = replace(page, findings=(finding._replace(good=6),))
     assert proven({}, [worse]).endswith("(2 without a verdict); **1 check found a broken promise**.")
+
+
+@pytest.mark.parametrize(("result", "broke"), [("anomaly", True), ("unknown", False)])
+def test_a_backend_is_left_out_of_picks_for_an_anomaly_alone(result: str, broke: bool) -> None:
+    rows = made_up_rows()
+    row = next(row for row in rows["crash"] if (row["backend"], row["expected"]) == ("lmdb-indexed-batch", "valid"))
+    row["result"] = result
+    assert ("lmdb-indexed-batch" in failed(all_figures(rows), row["durability"])) is broke
 
 
 def test_the_findings_of_crash_trials_count_those_without_a_verdict() -> None:
