@@ -15,7 +15,7 @@ from stores.changelog.producer import AFTER_COMMIT, BufferedProducer
 from stores.errors import ChangelogError, ProducerFencedError
 from stores.interface import ProcessingGuarantee, TopicPartition
 from stores.settings import Upgrade
-from stores.tasks import StreamTask
+from stores.tasks import StreamTask, ThreadTransaction
 from stores.tasks.stores import log_format, log_start
 from stores.tasks.stores.log_format import VERSION_HEADER
 from stores.tasks.stores.store_group import AFTER_STORE_COMMIT
@@ -372,3 +372,14 @@ def test_a_changelog_to_which_another_instance_writes_is_not_rewritten(
     with closing(rewriting_task(tmp_path, log)) as task:
         task.open()
         assert shown(task) == expected(16)
+
+
+def test_a_task_in_the_transaction_of_its_thread_goes_on_after_it(tmp_path: Path, log: MemoryChangelog) -> None:
+    feed_times(log, range(20))
+    work(old_task(tmp_path, log), 8)
+    with closing(rewriting_task(tmp_path, log, transaction=ThreadTransaction(log, "thread"))) as task:
+        task.open()
+        task.run(4, commit=True)
+    with closing(restored(tmp_path / "other", log)) as task:
+        task.open()
+        assert shown(task) == expected(12)
