@@ -203,6 +203,26 @@ def test_they_are_awaited_once_the_producer_has_fenced_an_older_instance(
     assert calls == ["producer", *("await_decided", "read_columns") * 2]
 
 
+@pytest.mark.parametrize("is_open", [False, True])
+def test_at_least_once_only_an_open_transaction_asks_for_a_producer_with_an_id(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch, is_open: bool
+) -> None:
+    """Kafka may allow the application no transactional ID."""
+    with counting_task(tmp_path, log, guarantee=AT_LEAST_ONCE):
+        pass
+    dead = left_open(log, ZOMBIE, 0) if is_open else None
+    ids: list[str | None] = []
+    make = MemoryChangelog.producer
+
+    def noted(changelog: MemoryChangelog, transactional_id: str | None = None, timeout_s: float | None = None) -> Any:
+        ids.append(transactional_id)
+        return make(changelog, transactional_id, timeout_s)
+
+    monkeypatch.setattr(MemoryChangelog, "producer", noted)
+    with counting_task(tmp_path, log, guarantee=AT_LEAST_ONCE):
+        assert ids == [*([OWN] if dead else []), None]
+
+
 @over_each_changelog
 def test_an_instance_that_rebuilds_leaves_the_transaction_to_the_one_that_works(tmp_path: Path, log: Changelog) -> None:
     feed(log, KEYS)
