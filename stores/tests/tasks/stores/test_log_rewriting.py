@@ -360,8 +360,9 @@ def test_a_changelog_to_which_another_instance_writes_is_not_rewritten(
     open_producer, opened = MemoryChangelog.producer, []
 
     def later(self: MemoryChangelog, transactional_id: str | None = None, timeout_s: float | None = None) -> Any:
-        opened.append(transactional_id)
-        if opened == [OWN, OWN]:
+        opened.append((transactional_id, timeout_s))
+        # The second one is that of the rewriting, which may take longer than a commit.
+        if opened == [(OWN, None), (OWN, log_format.TRANSACTION_S)]:
             work(new_task(tmp_path / "next", log), 8)
         return open_producer(self, transactional_id, timeout_s)
 
