@@ -147,7 +147,7 @@ def test_a_store_with_many_changed_keys_leaves_room_to_another(tmp_path: Path, b
         small.settings.__dict__["key_room"] = room
         room.max_bytes = 1_000_000
         for each in (large, small):
-            each.put_and_snap(range(40_000), b"x" * 100)
+            each.put_and_snap(range(10_000), b"x" * 440)
         large.put_and_snap(range(9_000), b"y")
         for number in range(3):
             small.put_and_snap(range(1_000 * number, 1_000 * number + 1_500), b"z")

@@ -64,7 +64,7 @@ def test_each_snapshot_is_the_store_at_its_commit(tmp_path: Path, backend: str, 
     options = {"staging_buffer_bytes": 2_000} if backend.endswith("indexed-batch") else {}
     expected: dict[int, dict[bytes, bytes]] = {}
     with snapping_store(tmp_path, backend, options=options) as snapping:
-        put(snapping.store, range(20_000), b"x" * 50)
+        put(snapping.store, range(1_000), b"x" * 1_150)
         for _ in range(30):
             snapping.commit()
             snapping.snap()
@@ -84,7 +84,7 @@ def test_each_snapshot_is_the_store_at_its_commit(tmp_path: Path, backend: str, 
 def test_files_of_changes_are_joined_and_few(tmp_path: Path, backend: str) -> None:
     """Each change is sent again about as often as the number of snapshots doubles."""
     with snapping_store(tmp_path, backend) as snapping:
-        snapping.put_and_snap(range(40_000), b"x" * 100)
+        snapping.put_and_snap(range(6_000), b"x" * 700)
         whole, counts, count = snapping.figures.bytes_total, [], 60
         for number in range(count):
             snapping.put_and_snap(range(100 * number, 100 * number + 100), b"y" * 100)

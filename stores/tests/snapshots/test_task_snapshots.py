@@ -97,13 +97,13 @@ def test_the_next_snapshot_sends_only_what_has_changed(
     snapshots = settings(tmp_path)
     task = snapping(tmp_path, log, backend, snapshots)
     task.open()
-    send(log, pairs_of(range(40_000), b"value" * 20))
+    send(log, pairs_of(range(4_000), b"value" * 230))
     first = snap(task, log)
     objects = objects_in(snapshots)
     whole = objects.index(objects.indexes()[0])
     assert whole.num_bytes > 4 << 20
     before = task.metrics.stores["s"]
-    send(log, pairs_of(range(0, 400 * step, step), b"other" * 20))
+    send(log, pairs_of(range(0, 40 * step, step), b"other" * 230))
     assert snap(task, log) > first
     sent = task.metrics.stores["s"].since(before)
     assert sent.snapshot_total == 1
