@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import cache
 from pathlib import Path
+from shutil import copytree
 from typing import NamedTuple
 
 import pytest
@@ -99,7 +101,7 @@ def log_in(path: Path) -> SqliteChangelog:
     return SqliteChangelog(path / "log.sqlite")
 
 
-def begin(path: Path, backend: str, count: int = 1) -> int:
+def begin(path: Path, backend: str, count: int) -> int:
     """Take ``count`` snapshots, and return the offset of the last one."""
     with log_in(path) as log:
         for topic in ("input", "output"):
@@ -108,6 +110,23 @@ def begin(path: Path, backend: str, count: int = 1) -> int:
             task.open()
             send(log, pairs_of(range(RECORDS)))
             return [snap(task, log) for _ in range(count)][-1]
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., int]:
+    """Return ``begin``, whose work is done once for each backend and count, and copied."""
+
+    @cache
+    def prepared(backend: str, count: int) -> tuple[Path, int]:
+        folder = tmp_path_factory.mktemp("begun")
+        return folder, begin(folder, backend, count)
+
+    def copied(path: Path, backend: str, count: int = 1) -> int:
+        folder, offset = prepared(backend, count)
+        copytree(folder, path, dirs_exist_ok=True)
+        return offset
+
+    return copied
 
 
 def take(path: Path, backend: str) -> None:
@@ -124,8 +143,10 @@ def take(path: Path, backend: str) -> None:
 
 
 @pytest.mark.parametrize("case", TAKING, ids=str)
-def test_a_kill_while_a_snapshot_is_taken_leaves_it_or_the_one_before(tmp_path: Path, case: KillOfSnapshot) -> None:
-    first = begin(tmp_path, case.backend)
+def test_a_kill_while_a_snapshot_is_taken_leaves_it_or_the_one_before(
+    tmp_path: Path, begun: Callable[..., int], case: KillOfSnapshot
+) -> None:
+    first = begun(tmp_path, case.backend)
     assert call_until_killed(take, tmp_path, case.failpoint, case.hit, case.backend)
     offsets = [name.offset for name in objects_in(kept(tmp_path)).indexes()]
     assert offsets == sorted(offsets, reverse=True)
@@ -156,9 +177,9 @@ def restore(path: Path, backend: str) -> None:
 
 @pytest.mark.parametrize("case", RESTORING, ids=str)
 def test_a_kill_while_a_store_is_restored_by_files_is_made_good_by_the_next_opening(
-    tmp_path: Path, case: KillOfSnapshot
+    tmp_path: Path, begun: Callable[..., int], case: KillOfSnapshot
 ) -> None:
-    offset = begin(tmp_path, case.backend, 2)
+    offset = begun(tmp_path, case.backend, 2)
     with log_in(tmp_path) as log, closing(snapping(tmp_path, log, case.backend, None)) as task:
         task.open()
         send(log, pairs_of(range(5), b"tail"))
