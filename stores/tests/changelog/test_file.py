@@ -21,25 +21,23 @@ from stores.errors import ChangelogError, StoreClosedError
 from stores.interface import Durability, TopicPartition
 from stores.tests.changelog.plain_batches import plain_records
 from stores.tests.changelog.records import A, filled
+from stores.tests.forked_call import was_killed
+from stores.tests.store_process import kill_at
 
-KILLED = """
-import os, signal, sys
-from stores import failpoints
-from stores.changelog.sqlite import SqliteChangelog
-from stores.interface import Durability, TopicPartition
-path, point, records = sys.argv[1], sys.argv[2], int(sys.argv[3])
-log = SqliteChangelog(path, Durability(sys.argv[4]))
-log.create_topic("a", 2)
-producer = log.producer("p")
-for transaction in range(2):
-    producer.begin()
-    for number in range(records):
-        producer.send(TopicPartition("a", number % 2), b"%d" % number, b"%d" % transaction)
-    producer.send_offsets("g", {TopicPartition("in", 0): transaction + 1})
-    if transaction:
-        failpoints.arm(point, lambda: os.kill(os.getpid(), signal.SIGKILL))
-    producer.commit()
-"""
+
+def commit_twice(path: Path, point: str, records: int, durability: Durability) -> None:
+    """Commit two transactions; in the second, this process is killed."""
+    log = SqliteChangelog(path, durability)
+    log.create_topic("a", 2)
+    producer = log.producer("p")
+    for transaction in range(2):
+        producer.begin()
+        for number in range(records):
+            producer.send(TopicPartition("a", number % 2), b"%d" % number, b"%d" % transaction)
+        producer.send_offsets("g", {TopicPartition("in", 0): transaction + 1})
+        if transaction:
+            kill_at(point, 1)
+        producer.commit()
 
 
 @pytest.mark.parametrize("durability", Durability)
@@ -108,10 +106,7 @@ def test_a_killed_process_leaves_all_of_a_transaction_or_nothing(
     tmp_path: Path, point: str, committed: int, records: int, durability: Durability
 ) -> None:
     path = tmp_path / "log.sqlite"
-    process = subprocess.run(
-        [sys.executable, "-c", KILLED, str(path), point, str(records), durability], timeout=600, check=False
-    )
-    assert process.returncode == -9
+    assert was_killed(commit_twice, path, point, records, durability)
     with SqliteChangelog(path) as log:
         log.producer("p").close()
         read = [record for partition in (0, 1) for record in log.read(TopicPartition("a", partition))]

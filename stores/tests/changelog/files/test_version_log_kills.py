@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import resource
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,28 +10,40 @@ from random import Random
 
 import pytest
 
+from stores.changelog.files import Header
 from stores.changelog.files.partition_log import FAILPOINTS
 from stores.errors import StoreUnavailableError
-from stores.tests.changelog.files import log_writer
-from stores.tests.changelog.files.log_model import append, changes, header, opened, restored, state_at
+from stores.tests.changelog.files.log_model import (
+    append,
+    changes,
+    header,
+    opened,
+    restored,
+    snapshot,
+    state_at,
+    with_rows,
+)
+from stores.tests.forked_call import was_killed
+from stores.tests.store_process import kill_at
 
 LAST = 5
 
 
-def write(path: Path, failpoint: str, first: int, last: int) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", log_writer.__name__, str(path), failpoint, str(first), str(last)],
-        capture_output=True,
-        check=False,
-        text=True,
-        timeout=600,
-    )
+def write(path: Path, failpoint: str) -> None:
+    """Write versions, until this process reaches the failpoint in the last one, and is killed."""
+    log = opened(path, snapshot_versions=2, keep_versions=2).partition(0)
+    for version in range(LAST + 1):
+        if version == LAST:
+            kill_at(failpoint, 1)
+        own = with_rows(log, header(version), [version])
+        if log.append(own, changes(version)).id == own.id and log.snapshot_due(log.listing()):
+            log.write_snapshot(Header("snapshot", own.id, 0, version), snapshot(version))
+        log.remove_old(log.listing())
 
 
 @pytest.mark.parametrize("failpoint", FAILPOINTS)
 def test_a_killed_writer_leaves_a_version_whole_or_not_at_all(tmp_path: Path, failpoint: str) -> None:
-    process = write(tmp_path, failpoint, 0, LAST)
-    assert process.returncode == -signal.SIGKILL, process.stderr
+    assert was_killed(write, tmp_path, failpoint)
     log = opened(tmp_path, snapshot_versions=2, keep_versions=2).partition(0)
     newest = log.listing().newest
     assert newest in (LAST - 1, LAST)
