@@ -70,9 +70,10 @@ def in_turn(selection: list[Case], turn: int, group: Callable[[Case], object]) -
 
 
 def spread(selection: list[Case], parameters: Mapping[str, Sequence[Any]]) -> list[tuple[Any, ...]]:
-    """Every combination of the parameters with some of the cases, and every value of a parameter with each case.
+    """Every combination of the parameters with some of the cases; of several parameters every value with each case.
 
-    One case, of a suite of one backend, comes with every combination.
+    Of a single parameter, ``make test-long`` runs the other cases. One case, of a suite of one backend, comes with
+    every combination.
     """
     apart = min((3, len(selection), *(len(values) for values in parameters.values())) if parameters else (1,))
     return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from itertools import product
 from pathlib import Path
 from zlib import crc32
 
@@ -68,8 +69,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if marked("typed") and not names:
             selection, others = in_turn(selection, turn >> 8, lambda case: case.backend.engine)
         parameters = mark.kwargs if (mark := marked("spread_over")) else {}
-        long = [pytest.param(*values, marks=pytest.mark.long) for values in spread(others, parameters)]
-        metafunc.parametrize(("case", *parameters), [*spread(selection, parameters), *long], ids=str)
+        chosen, rest = spread(selection, parameters), spread(others, parameters)
+        if len(parameters) == 1:
+            # Of several, each value comes with each case all the same.
+            rest = [each for each in product([*selection, *others], *parameters.values()) if each not in chosen]
+        long = [pytest.param(*values, marks=pytest.mark.long) for values in rest]
+        metafunc.parametrize(("case", *parameters), [*chosen, *long], ids=str)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -257,7 +257,7 @@ def stepping(look: Callable[[], None]) -> Iterator[None]:
 
 
 @pytest.mark.as_is
-@pytest.mark.parametrize("change", CHANGES, ids=str)
+@pytest.mark.spread_over(change=CHANGES)
 def test_one_call_of_a_store_is_seen_whole_or_not_at_all(store: KeyValueStore, change: Change) -> None:
     typed: Any = store if change.kind is None else change.kind.over(store)
     change.prepare(typed)
@@ -268,7 +268,7 @@ def test_one_call_of_a_store_is_seen_whole_or_not_at_all(store: KeyValueStore, c
 
 
 @pytest.mark.as_is
-@pytest.mark.parametrize("change", [change for change in CHANGES if isinstance(change.kind, TimestampedKind)], ids=str)
+@pytest.mark.spread_over(change=[change for change in CHANGES if isinstance(change.kind, TimestampedKind)])
 def test_one_call_during_a_lazy_upgrade_is_seen_whole_or_not_at_all(store: KeyValueStore, change: Change) -> None:
     """Some of the records were moved already, and others were not."""
     KeyValue(BYTES, BYTES).over(store).put_all([(key, OLD) for key in KEYS])

@@ -38,7 +38,7 @@ def kind(**given: Any) -> Session[bytes, Any]:
     return Session(BYTES, BYTES, **{"retention_ms": RETENTION, "segment_ms": SEGMENT, **given})
 
 
-@pytest.mark.parametrize("how", ["plain", "timestamped", "headers", "fine"])
+@pytest.mark.spread_over(how=["plain", "timestamped", "headers", "fine"])
 @settings(max_examples=8)
 @given(steps=steps_of(PUTS), query=QUERIES)
 def test_a_session_store_does_what_a_dict_would(case: Case, how: str, steps: list[Any], query: Any) -> None:

@@ -41,7 +41,7 @@ def kind(**settings_given: Any) -> Window[bytes, Any]:
     return Window(BYTES, BYTES, **{"size_ms": SIZE, "retention_ms": RETENTION, "segment_ms": SEGMENT, **settings_given})
 
 
-@pytest.mark.parametrize("how", ["plain", "timestamped", "headers", "duplicates", "fine"])
+@pytest.mark.spread_over(how=["plain", "timestamped", "headers", "duplicates", "fine"])
 @settings(max_examples=8)
 @given(steps=steps_of(PUTS), query=QUERIES)
 def test_a_window_store_does_what_a_dict_would(case: Case, how: str, steps: list[Any], query: Any) -> None:
