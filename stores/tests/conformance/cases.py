@@ -69,6 +69,11 @@ def in_turn(selection: list[Case], turn: int, group: Callable[[Case], object]) -
     return chosen, [case for case in selection if case not in chosen]
 
 
+def of_closed_files(case: Case) -> tuple[str, bool]:
+    """The group, as ``in_turn`` has it, of the cases whose closed stores have the same files: a dual store has two."""
+    return case.backend.engine, case.backend.strategy == "dual-store"
+
+
 def spread(selection: list[Case], parameters: Mapping[str, Sequence[Any]]) -> list[tuple[Any, ...]]:
     """Every combination of the parameters with some of the cases; of several parameters every value with each case.
 

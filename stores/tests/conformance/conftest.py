@@ -18,6 +18,7 @@ from stores.tests.conformance.cases import (
     cases,
     crash_cases,
     in_turn,
+    of_closed_files,
     spread,
     spread_crashes,
     tightened,
@@ -36,6 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "spread_over(name=values): each combination of parameters with a part of the cases"
     )
     config.addinivalue_line("markers", "typed: of typed stores, which call the byte store below and no engine")
+    config.addinivalue_line("markers", "closed_files: of the files of closed stores, which are those of the engine")
     config.addinivalue_line("markers", "long: with limits or a backend whose turn it is not; run by make test-long")
     config.addinivalue_line("markers", "timeout(seconds): heeded where pytest-timeout is installed")
     config.addinivalue_line("markers", "as_is: run with default options only, not with tiny limits as well")
@@ -68,6 +70,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             selection, others = in_turn(selection, turn, lambda case: case.backend.name)
         if marked("typed") and not names:
             selection, others = in_turn(selection, turn >> 8, lambda case: case.backend.engine)
+        if marked("closed_files") and not names:
+            selection, others = in_turn(selection, turn >> 8, of_closed_files)
         parameters = mark.kwargs if (mark := marked("spread_over")) else {}
         chosen, rest = spread(selection, parameters), spread(others, parameters)
         if len(parameters) == 1:

@@ -30,6 +30,7 @@ def fill(case: Case, path: Path) -> States:
 
 
 @pytest.mark.as_is
+@pytest.mark.closed_files
 def test_a_damaged_file_is_detected_or_does_no_harm(case: Case, path: Path, process: StoreProcess) -> None:
     """Each file of the store in each way, opened, read and written in a process with a deadline. Seed: ``SEED``."""
     states = fill(case, path)
@@ -59,6 +60,7 @@ def test_a_damaged_file_is_detected_or_does_no_harm(case: Case, path: Path, proc
 
 
 @pytest.mark.as_is
+@pytest.mark.closed_files
 def test_a_file_that_has_become_a_folder_is_no_database(case: Case, path: Path, process: StoreProcess) -> None:
     fill(case, path)
     for file in sorted(file for file in path.rglob("*") if file.is_file()):

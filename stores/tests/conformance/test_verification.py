@@ -77,6 +77,7 @@ def test_who_may_not_write_may_not_verify(store: KeyValueStore) -> None:
 
 
 @pytest.mark.as_is
+@pytest.mark.closed_files
 def test_a_store_that_is_verified_after_damage_shows_what_was_written_or_says_so(
     case: Case, path: Path, process: StoreProcess
 ) -> None:

@@ -20,7 +20,8 @@ from stores.tests.tasks.stores.damaged import MORE_KEYS
 
 KEYS = [number % 4 for number in range(12)]
 PERSISTENT = [name for name, backend in backends().items() if backend.persistent]
-ONE_OF_EACH_ENGINE = {backends()[name].engine: name for name in PERSISTENT}.values()
+CLOSED = ("lmdb-native", "sqlite-native")
+"""Damaged after a clean close by ``make test``, which damages RocksDB after a kill alone."""
 LONG = set(PERSISTENT) - {"rocksdb-indexed-batch", "lmdb-native", "sqlite-native"}
 """Of each engine, the backends but one: damaged after a kill by ``make test-long``."""
 REFUSED = {
@@ -74,7 +75,7 @@ def outcomes(folder: Path, backend: str, durability: Durability) -> list[dict[st
     [pytest.param(backend, killed, marks=pytest.mark.long if backend in LONG else []) for backend in PERSISTENT]
     + [
         # A closed store has the files of its engine alone, whatever its strategy.
-        pytest.param(backend, closed, marks=[] if backend in ONE_OF_EACH_ENGINE else pytest.mark.long)
+        pytest.param(backend, closed, marks=[] if backend in CLOSED else pytest.mark.long)
         for backend in PERSISTENT
     ],
 )
