@@ -77,6 +77,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if len(parameters) == 1:
             # Of several, each value comes with each case all the same.
             rest = [each for each in product([*selection, *others], *parameters.values()) if each not in chosen]
+        if "not long" in metafunc.config.getoption("markexpr"):
+            # To collect what is not run takes each process long enough.
+            rest = []
         long = [pytest.param(*values, marks=pytest.mark.long) for values in rest]
         metafunc.parametrize(("case", *parameters), [*chosen, *long], ids=str)
 
