@@ -7,6 +7,7 @@ nothing has been seen to find something.
 from __future__ import annotations
 
 import ast
+import gc
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -63,7 +64,10 @@ RESULTS = re.compile(r"(\./)?results(/|$)")
 
 @dataclass(frozen=True)
 class Module:
-    """One file: its dotted name, what it imports, its public classes, the strings (no docstrings) and names in it."""
+    """One file: its dotted name, what it imports, its public classes, the strings (no docstrings) and names in it.
+
+    Of a test it has no strings and names.
+    """
 
     name: str
     imports: frozenset[str]
@@ -75,7 +79,11 @@ class Module:
         return any(is_within(self.name, part) for part in parts)
 
     def is_test(self) -> bool:
-        return ".tests." in f"{self.name}."
+        return is_test(self.name)
+
+
+def is_test(name: str) -> bool:
+    return ".tests." in f"{name}."
 
 
 def is_within(name: str, part: str) -> bool:
@@ -85,7 +93,11 @@ def is_within(name: str, part: str) -> bool:
 def modules_of(root: Path) -> dict[str, Module]:
     """Every module of the three houses below ``root``, by name."""
     files = {name_of(file.relative_to(root)): file for house in HOUSES for file in sorted((root / house).rglob("*.py"))}
-    return {name: read_module(name, file, files) for name, file in files.items()}
+    gc.disable()  # Trees of many nodes, and no garbage.
+    try:
+        return {name: read_module(name, file, files) for name, file in files.items()}
+    finally:
+        gc.enable()
 
 
 def name_of(file: Path) -> str:
@@ -95,13 +107,14 @@ def name_of(file: Path) -> str:
 
 def read_module(name: str, file: Path, known: Mapping[str, Path]) -> Module:
     tree = ast.parse(file.read_text(encoding="utf-8"), filename=str(file))
-    nodes = list(ast.walk(tree))
+    # No rule looks at a test's strings and names.
+    nodes = [] if is_test(name) else list(ast.walk(tree))
     package = name if file.name == "__init__.py" else name.rpartition(".")[0]
     documentation = set(docstrings(nodes))
     constants = [node for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     return Module(
         name,
-        frozenset(imported(nodes, package, known)),
+        frozenset(imported(statements(tree), package, known)),
         tuple(str(node.value) for node in constants if node not in documentation),
         frozenset(
             {node.id for node in nodes if isinstance(node, ast.Name)}
@@ -109,6 +122,16 @@ def read_module(name: str, file: Path, known: Mapping[str, Path]) -> Module:
         ),
         tuple(node.name for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")),
     )
+
+
+def statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """Every statement, wherever it stands. No import is within an expression."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            waiting += getattr(node, part, ())
 
 
 def docstrings(nodes: Iterable[ast.AST]) -> Iterator[ast.Constant]:
