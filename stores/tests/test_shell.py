@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -140,7 +141,9 @@ def test_records_of_both_formats_of_a_store_in_its_upgrade_are_decoded() -> None
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_names_and_texts_that_the_output_cannot_express_are_printed_all_the_same(tmp_path: Path, encoding: str) -> None:
+def test_names_and_texts_that_the_output_cannot_express_are_printed_all_the_same(
+    tmp_path: Path, encoding: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = filled(tmp_path / "\xe9", "lmdb")
     with open_store("lmdb", path) as store:
         store.delete_range(None, None)
@@ -148,6 +151,13 @@ def test_names_and_texts_that_the_output_cannot_express_are_printed_all_the_same
         store.commit()
 
     def run(*arguments: str) -> bytes:
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", io.TextIOWrapper(printed := io.BytesIO(), encoding))
+            assert main([arguments[0], str(path), *arguments[1:]]) == 0
+            assert capsys.readouterr().err == ""
+            return printed.getvalue()
+
+    def run_apart(*arguments: str) -> bytes:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": encoding}
         command = [sys.executable, "-m", "stores", arguments[0], str(path), *arguments[1:]]
         process = subprocess.run(command, env=environment, capture_output=True, check=False)
@@ -155,6 +165,7 @@ def test_names_and_texts_that_the_output_cannot_express_are_printed_all_the_same
         return process.stdout
 
     decoding = ("--key", "str", "--value", "json")
+    assert json.loads(run_apart("dump", *decoding, "--json")) == {"key": "\xe9", "value": "\ud800 \u20ac"}
     assert json.loads(run("dump", *decoding, "--json")) == {"key": "\xe9", "value": "\ud800 \u20ac"}
     assert run("dump", *decoding).endswith(b"\n")
     assert json.loads(run("inspect", "--json"))["path"] == str(path)
