@@ -356,7 +356,7 @@ def test_scans_that_are_made_together_show_one_moment_also_where_a_commit_comes_
             def moved() -> None:
                 # Where the reader holds what the commit needs, that comes when the reader has gone on.
                 with suppress(TimeoutError):
-                    writer.submit(move).result(0.5)
+                    writer.submit(move).result(0.1)
 
             steps = write_between_scans(store, after, monkeypatch, moved)
             scans = view.range_many([(b"b", b"b"), (b"a", b"a"), (b"x", b"y"), (b"b", b"b")])
