@@ -72,7 +72,7 @@ def peak_bytes(folder: Path, limit: int, backend: str) -> int:
     return int(status.partition("VmHWM:")[2].split()[0]) << 10
 
 
-@pytest.mark.parametrize("backend", ["rocksdb", "sqlite"])
+@pytest.mark.parametrize("backend", ["rocksdb", pytest.param("sqlite", marks=pytest.mark.long)])
 def test_a_process_keeps_to_its_limit(tmp_path: Path, backend: str) -> None:
     assert peak_bytes(tmp_path, LEAST_BYTES, backend) < 1.3 * LEAST_BYTES
 

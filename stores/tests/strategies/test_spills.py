@@ -31,7 +31,6 @@ from stores.registry import backends
 from stores.strategies import indexed_batch
 from stores.tests.store_process import StoreProcess
 from stores.tests.strategies.spilling import (
-    BACKENDS,
     FIRST,
     LOG,
     SECOND,
@@ -318,11 +317,10 @@ def test_restored_records_don_t_go_by_the_batch(path: Path, backend: str) -> Non
         assert dict(store.all()) == SECOND
 
 
+# In ``make test``: see ``test_dual_store`` for a limit of the system, and the conformance suite for each backend.
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="how much memory a process has is asked of Linux")
-@pytest.mark.parametrize(
-    "backend",
-    [pytest.param(name, marks=[] if name.startswith("rocksdb") else pytest.mark.long) for name in BACKENDS],
-)
+@every_backend
 def test_a_transaction_of_ten_times_the_memory_that_is_left_is_committed(path: Path, backend: str) -> None:
     """Source: KIP-844, "Motivation" of the secondary store."""
     room_bytes, value = 24 << 20, b"v" * 10_000

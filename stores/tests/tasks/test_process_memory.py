@@ -26,7 +26,7 @@ in_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads how much me
         ("rocksdb-dual-store", {"uncommitted_max_bytes": 1000, "options": {"staging_buffer_bytes": 5000}}, 5000),
         ("lmdb-indexed-batch", {"uncommitted_max_bytes": 1000}, 1000),
         ("sqlite-indexed-batch", {}, 64 * MIB),
-        ("rocksdb-indexed-batch", {"uncommitted_max_bytes": 96 * MIB}, 96 * MIB),
+        ("rocksdb-indexed-batch", {"uncommitted_max_bytes": 65 * MIB}, 65 * MIB),
         ("rocksdb-indexed-batch", {"memory_max_bytes": 96 * MIB}, 4 * MIB),
         ("rocksdb-dual-store", {"uncommitted_max_bytes": -1, "memory_max_bytes": 96 * MIB}, 4 * MIB),
         ("lmdb-indexed-batch", {"uncommitted_max_bytes": -1, "options": {"staging_buffer_bytes": 5000}}, 5000),
@@ -95,8 +95,8 @@ def test_without_a_limit_the_memory_of_a_process_follows_what_it_stages(tmp_path
     [
         ("rocksdb-indexed-batch", 20_000),
         pytest.param("rocksdb-dual-store", 20_000, marks=pytest.mark.long),
-        ("sqlite-indexed-batch", 8_000),
-        ("sqlite-native", 8_000),
+        pytest.param("sqlite-indexed-batch", 8_000, marks=pytest.mark.long),
+        pytest.param("sqlite-native", 8_000, marks=pytest.mark.long),
     ],
 )
 def test_one_step_of_many_times_the_limit_takes_less_memory_than_it_stages(
