@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 from random import Random
@@ -24,7 +25,17 @@ CAPTURED = sorted(
     for name, backend in backends().items()
     if backend.persistent and backend.transactional and backend.load_engine().captures
 )
-over_each_backend = pytest.mark.parametrize("backend", CAPTURED)
+FIRST = ("lmdb-native", "rocksdb-indexed-batch", "sqlite-indexed-batch")
+"""One of each engine, of whose files captures are: ``make test-long`` has the others."""
+
+
+def over(names: Iterable[str]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        "backend", [pytest.param(name, marks=[] if name in FIRST else pytest.mark.long) for name in names]
+    )
+
+
+over_each_backend = over(CAPTURED)
 SEED = 29
 
 
@@ -110,7 +121,7 @@ def test_commits_go_on_while_a_capture_is_completed(tmp_path: Path, backend: str
             assert copied(folder, engine.kind) == (expected, at)
 
 
-@pytest.mark.parametrize("backend", [name for name in CAPTURED if not name.startswith("rocksdb")])
+@over(name for name in CAPTURED if not name.startswith("rocksdb"))
 def test_closing_the_store_ends_a_capture_and_leaves_the_store_whole(tmp_path: Path, backend: str) -> None:
     store = opened(tmp_path / "s", backend)
     store.put(b"key", b"value")

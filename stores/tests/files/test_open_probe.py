@@ -24,7 +24,7 @@ LOG = TopicPartition("changelog", 0)
 INDEXED, DUAL, DIRECT = "rocksdb-indexed-batch", "rocksdb-dual-store", "rocksdb-direct"
 COMMITS = 20
 SEED = 9
-REUSED = (5, 6, 7, 8, 11)
+REUSED = [5, *(pytest.param(kind, marks=pytest.mark.long) for kind in (6, 7, 8)), 11]
 """The types of record that a reused log has, and that go on for ever in one that is none."""
 
 
@@ -106,7 +106,11 @@ def test_garbage_behind_the_first_megabyte_of_a_log_is_seen_before_it_is_opened(
         impatient.call("open", INDEXED, path, Durability.PROCESS, {})
 
 
-@pytest.mark.parametrize("durability", Durability)
+@pytest.mark.parametrize(
+    "durability",
+    # The probe has no level.
+    [pytest.param(level, marks=[] if level is Durability.PROCESS else pytest.mark.long) for level in Durability],
+)
 def test_garbage_in_a_manifest_on_which_opening_never_ends_is_damage(
     path: Path, impatient: StoreProcess, durability: Durability
 ) -> None:

@@ -62,7 +62,7 @@ def timed(record: Record, context: Any) -> None:
         context.forward_many("out", [None, record.key], [b"third", None], [5, -1])
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(4, 8))])
 def test_batches_of_any_size_give_the_rows_and_the_state_of_single_records(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
     parts = [random_records(random, random.randrange(1, 70)) for _ in range(4)]

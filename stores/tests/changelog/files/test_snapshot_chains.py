@@ -94,7 +94,7 @@ def parts_of(model: Model, name: str) -> list[str]:
         return own.parts
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_each_version_that_is_kept_is_restored_from_each_state(tmp_path: Path, seed: int) -> None:
     model = Model(tmp_path, seed, snapshot_versions=2, keep_versions=3)
     most_parts = 0
