@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -165,29 +166,33 @@ def work_on(folder: Path, backend: str, batches: bool) -> None:
         task.close()
 
 
-@pytest.mark.parametrize("over", ["a file", pytest.param("kafka", marks=pytest.mark.kafka)])
-@pytest.mark.parametrize(
-    ("backend", "batches"),
-    [
-        ("rocksdb-indexed-batch", False),
-        ("rocksdb-direct", False),
-        ("lmdb-native", False),
-        ("sqlite-indexed-batch", False),
-        ("rocksdb-indexed-batch", True),
-        ("lmdb-native", True),
-    ],
-)
-@pytest.mark.parametrize(
-    ("failpoint", "in_log"),
-    [
-        ("task.before_log_commit", False),
-        ("changelog.before_commit", False),
-        ("changelog.after_commit", True),
-        ("task.after_log_commit", True),
-        ("task.between_stores", True),
-        ("task.after_store_commit", True),
-    ],
-)
+STEPS = [
+    ("task.before_log_commit", False),
+    ("changelog.before_commit", False),
+    ("changelog.after_commit", True),
+    ("task.after_log_commit", True),
+    ("task.between_stores", True),
+    ("task.after_store_commit", True),
+]
+SUBJECTS = [
+    ("rocksdb-indexed-batch", False),
+    ("rocksdb-direct", False),
+    ("lmdb-native", False),
+    ("sqlite-indexed-batch", False),
+    ("rocksdb-indexed-batch", True),
+    ("lmdb-native", True),
+]
+
+
+def kills() -> Iterator[Any]:
+    """Each step with each subject. ``make test`` has every other one over a file, ``make test-long`` the rest."""
+    for at, step in enumerate(STEPS):
+        for number, subject in enumerate(SUBJECTS):
+            yield pytest.param(*step, *subject, "a file", marks=[] if at % 2 == number % 2 else pytest.mark.long)
+            yield pytest.param(*step, *subject, "kafka", marks=pytest.mark.kafka)
+
+
+@pytest.mark.parametrize(("failpoint", "in_log", "backend", "batches", "over"), list(kills()))
 def test_a_kill_around_a_dead_letter_loses_and_repeats_nothing(
     request: pytest.FixtureRequest, tmp_path: Path, over: str, backend: str, batches: bool, failpoint: str, in_log: bool
 ) -> None:

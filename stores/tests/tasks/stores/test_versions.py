@@ -300,7 +300,10 @@ def test_an_online_upgrade_makes_versions_of_plain_values(tmp_path: Path, log: M
 FAILPOINTS = ["task.before_log_commit", "task.after_log_commit", "task.after_store_commit", "task.after_checkpoint"]
 
 
-KILLED = [(INDEXED, 0), ("lmdb-native", 1), ("sqlite", 2), ("rocksdb-sst-ingest", 3), ("rocksdb-dual-store", 4)]
+KILLED = [
+    *((INDEXED, 0), ("lmdb-native", 1), ("sqlite", 2)),
+    *(pytest.param(*each, marks=pytest.mark.long) for each in (("rocksdb-sst-ingest", 3), ("rocksdb-dual-store", 4))),
+]
 
 
 @pytest.mark.parametrize(("backend", "seed"), KILLED)
