@@ -20,7 +20,9 @@ from harness.tests.record_rounds import recording
 from harness.tests.simulated_runs import OPENINGS, Values, drawn_contests, is_wrong, noise, recorded, true_medians
 
 NEEDS = 8
-RECORDINGS = sorted(recorded()["recordings"])
+RECORDINGS = [
+    name if name == "idle" else pytest.param(name, marks=pytest.mark.long) for name in sorted(recorded()["recordings"])
+]
 ROUNDS = [3, 5, 8]
 MANY = [pytest.param(rounds, 300, marks=pytest.mark.long) for rounds in ROUNDS]
 Truth = Mapping[str, Values]

@@ -59,6 +59,7 @@ def test_a_compiler_that_fails_is_passed_over(compiler: str, monkeypatch: pytest
     assert recorder_library().exists()
 
 
+@pytest.mark.long
 def test_where_there_is_no_compiler_the_ziglang_package_is_one(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if importlib.util.find_spec("ziglang") is None:
         pytest.skip("the package ziglang is not installed: it comes with the extra 'recorder'")
