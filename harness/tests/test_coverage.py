@@ -134,6 +134,7 @@ def test_a_default_run_draws_as_many_crash_trials_from_the_classes_of_all_levels
     assert len({(group_of(each), class_of(each)) for each in drawn}) == len(drawn)
 
 
+@pytest.mark.usefixtures("code")
 @pytest.mark.parametrize("experiment", [BrokerFaults(), QueryFaults(), Readers()])
 def test_each_class_of_judged_trials_is_tried_by_a_verdict_and_then_comes_last(experiment: Judged[Any]) -> None:
     request = Request("night", 1)

@@ -97,14 +97,15 @@ def test_the_default_has_the_fault_and_the_variant_of_each_mutant_wherever_it_fi
 
 
 def test_a_night_leaves_out_no_fault_at_any_level_and_no_point() -> None:
+    planned = planned_cases("night", 1)
     for fault in FAULTS.values():
         alike = {group_of(IoFaultCase(CHECKPOINT, "DISK", fault.name, variant)).fault for variant in fault.variants}
-        groups = {group_of(item.case) for item in planned_cases("night", 1) if item.case.fault == fault.name}
+        groups = {group_of(item.case) for item in planned if item.case.fault == fault.name}
         there = {each for each in EVERYWHERE if each[1] == "DISK" or fault.name != "damage"}
         assert {(each.subject, each.level, each.fault) for each in groups} == {
             (subject, level, name) for subject, level in there for name in alike
         }
-    assert {item.points_max for item in planned_cases("night", 1)} == {None}
+    assert {item.points_max for item in planned} == {None}
 
 
 def test_errors_that_happen_alike_take_turns_over_subjects_and_nights() -> None:
@@ -149,6 +150,7 @@ def test_the_default_profiles_own_trials_are_measured_with_each_mutant_wherever_
 
 
 def test_the_default_profile_is_measured_by_the_trials_that_it_makes_of_sound_code() -> None:
+    planned = planned_cases("default", 7)
     for mutant, by in IO_MUTANTS.items():
         for subject in subjects_with(mutant):
             made = {
@@ -156,7 +158,7 @@ def test_the_default_profile_is_measured_by_the_trials_that_it_makes_of_sound_co
             }
             assert made == {
                 (replace(item.case, records=by.records or item.case.records), item.points_max)
-                for item in planned_cases("default", 7)
+                for item in planned
                 if (item.case.subject, item.case.fault, item.case.level) == (subject, by.fault, "DISK")
             }
             assert made
@@ -447,7 +449,7 @@ def test_a_run_tries_each_case_and_each_mutant_once_before_any_twice(tmp_path: P
     wanted = experiment.plan(Request("default", 1))
 
     def recorded(function: object, writers: Sequence[RecordedWriter], part: float) -> list[Any]:
-        return [astuple(recorded_points(301)) for _ in writers]
+        return [astuple(recorded_points(61)) for _ in writers]
 
     prepared = [each for each in experiment.prepare(wanted, tmp_path, recorded) if isinstance(each, Subset)]
     cases = len({subset.case for subset in prepared if subset.planned_mutant is None})
