@@ -79,7 +79,11 @@ def test_a_store_and_each_shape_of_the_jvm_end_with_the_same_data(tmp_path: Path
 @needs_jdk
 @pytest.mark.parametrize(
     ("distribution", "shape", "limit"),
-    [("fresh", "indexed-batch", 0), ("uniform", "map-and-batch", 0), ("uniform", "map-and-batch", 200 << 20)],
+    [
+        ("fresh", "indexed-batch", 0),
+        ("uniform", "map-and-batch", 0),
+        pytest.param("uniform", "map-and-batch", 200 << 20, marks=pytest.mark.long),
+    ],
 )
 def test_both_sides_do_the_same_work_with_the_same_options(
     tmp_path: Path, distribution: str, shape: str, limit: int
@@ -132,6 +136,7 @@ def test_a_limit_on_memory_is_that_of_each_process_and_sets_the_options_of_both_
 
 
 @needs_jdk
+@pytest.mark.long
 def test_the_program_enters_the_group_of_its_limit(tmp_path: Path) -> None:
     """Without cgroups: the group is a folder, whose file names the process that entered."""
     (tmp_path / "cgroup.procs").touch()

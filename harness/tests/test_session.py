@@ -209,6 +209,7 @@ def test_a_driver_that_is_interrupted_or_killed_leaves_no_process(tmp_path: Path
         driver.wait()
 
 
+@pytest.mark.spark
 def test_a_jvm_of_spark_takes_its_classes_from_the_archive_that_make_setup_writes(tmp_path: Path) -> None:
     log = tmp_path / "classes.log"
     options = {"SPARK_DAEMON_JAVA_OPTS": f"{QUICK_SPARK} -Xlog:class+load:file={log}", "SPARK_HOME": _find_spark_home()}
@@ -260,6 +261,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.spark
 def test_a_session_that_does_not_start_keeps_its_log_where_no_run_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
