@@ -27,8 +27,9 @@ with ForkServer(preload=False, within=Path(sys.argv[2])) as fork_server:
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def fork_server() -> Iterator[ForkServer]:
+    """For tests that leave it as it was."""
     with ForkServer(preload=False) as fork_server:
         yield fork_server
 
@@ -103,13 +104,14 @@ def test_one_that_only_waits_longer_than_its_own_time_is_not_late(fork_server: F
     assert (outcome.status, outcome.timed_out, outcome.result) == (0, False, "awake")
 
 
-def test_what_is_prepared_every_later_child_begins_with(fork_server: ForkServer) -> None:
-    fork_server.prepare(WORK + "prepare", {"what": "this"})
-    for shared in (False, True):
-        assert fork_server.run(WORK + "what_is_prepared", {}, deadline_s=10, shared=shared).result == ["this"]
-    with pytest.raises(ForkServerError):
-        fork_server.prepare(WORK + "fail", {"message": "of no use"})
-    assert fork_server.run(WORK + "add", {"one": 1, "other": 2}, deadline_s=10).result == 3
+def test_what_is_prepared_every_later_child_begins_with() -> None:
+    with ForkServer(preload=False) as fork_server:
+        fork_server.prepare(WORK + "prepare", {"what": "this"})
+        for shared in (False, True):
+            assert fork_server.run(WORK + "what_is_prepared", {}, deadline_s=10, shared=shared).result == ["this"]
+        with pytest.raises(ForkServerError):
+            fork_server.prepare(WORK + "fail", {"message": "of no use"})
+        assert fork_server.run(WORK + "add", {"one": 1, "other": 2}, deadline_s=10).result == 3
 
 
 def test_a_deadline_begins_with_each_shared_call(fork_server: ForkServer) -> None:
@@ -165,7 +167,7 @@ def test_a_killed_fork_server_takes_its_child_along_and_the_caller_gets_an_error
     note = tmp_path / "note"
     with ForkServer(preload=False) as fork_server:
         fork_server.run(WORK + "add", {"one": 1, "other": 2}, deadline_s=10)
-        warm = _warm_parent()
+        warm = warm_parent(fork_server)
         killer = subprocess.Popen(
             ["/bin/sh", "-c", f"while [ ! -s {note} ]; do sleep 0.05; done; kill -9 {warm.pid}"],
             stdin=subprocess.DEVNULL,
@@ -184,14 +186,9 @@ def test_a_killed_fork_server_takes_its_child_along_and_the_caller_gets_an_error
     os.kill(other, signal.SIGKILL)
 
 
-def _warm_parent() -> psutil.Process:
-    end = time.monotonic() + 600
-    while time.monotonic() < end:
-        for process in psutil.Process().children():
-            # Empty for a moment after its start: the kernel has not put it there yet.
-            if "fork_server_main" in " ".join(process.cmdline()):
-                return process
-    raise AssertionError("no fork server was started")
+def warm_parent(fork_server: ForkServer) -> psutil.Process:
+    """The process whose children are forked."""
+    return psutil.Process(fork_server._parent.pid)
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -200,7 +197,7 @@ def test_a_stopped_fork_server_is_killed_after_its_deadline(
 ) -> None:
     monkeypatch.setattr("harness.processes.fork_server._END_S", 0.5)
     with pytest.raises(ForkServerError), ForkServer(preload=False, within=tmp_path) as fork_server:
-        warm = _warm_parent()
+        warm = warm_parent(fork_server)
         if begun:
             assert fork_server.run(WORK + "add", {"one": 1, "other": 2}, deadline_s=10).result == 3
         warm.suspend()
@@ -209,7 +206,7 @@ def test_a_stopped_fork_server_is_killed_after_its_deadline(
     assert not warm.is_running()
     monkeypatch.setattr("harness.processes.fork_server._ANSWER_S", 60.0)
     with ForkServer(preload=False, within=tmp_path) as fork_server:
-        warm = _warm_parent()
+        warm = warm_parent(fork_server)
         folder = fork_server.folder
         warm.suspend()
     assert not warm.is_running()

@@ -27,8 +27,19 @@ for trial in crash_matrix(["their-journaled"], seeds=(1,)):
 REPEATS = """
 import sys
 from harness.cli import main
-sys.exit(any([main(["repeat", "crash", text]) for text in sys.argv[1:]]))
+from harness.experiments.crash.experiment import Crash
+from harness.experiments.crash.run import examine
+from harness.processes.fork_server import fork_server
+first, *others = sys.argv[1:]
+status = main(["repeat", "crash", first])
+with fork_server(preload=False) as server:
+    for text in others:
+        outcome = examine(Crash().read(text), fork_server=server)
+        print(outcome.result, outcome.verdicts, outcome.complaint)
+        status = status or outcome.result != "valid"
+sys.exit(status)
 """
+"""One trial by the command, whose processes are started, and the others with forked ones."""
 SCENARIO = '''"""Their store dies in its commit and in its recovery, and is found at some commit."""
 from stores.failpoints import Part
 from harness.scenario import KillAtEach, Scenario
