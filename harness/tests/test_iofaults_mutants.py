@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from harness import cli
@@ -12,12 +14,13 @@ from harness.experiments.iofaults.detection import DetectionResult, detect, dete
 from harness.experiments.iofaults.experiment import explore
 from harness.experiments.iofaults.fault import IO_FAULTS as FAULTS
 from harness.experiments.iofaults.fault import commits
-from harness.experiments.iofaults.plan import PlannedMutant, case_of, in_turn, subjects_with
+from harness.experiments.iofaults.plan import PlannedCase, PlannedMutant, case_of, in_turn, subjects_with
 from harness.experiments.iofaults.subjects import CHECKPOINT
 from harness.experiments.iofaults.subsets import Subset
 from harness.experiments.iofaults.workshop import Workshop
 from harness.mutants import IO_MUTANTS, patch
 from harness.processes.fork_server import ForkServer
+from harness.report.rows import Row
 from stores.errors import ConfigError
 
 SEED = 3
@@ -30,6 +33,22 @@ def test_every_mutant_has_a_subject_and_a_fault_that_exists() -> None:
         assert subjects_with(name), name
         assert mutant.fault in FAULTS
         assert not mutant.variant or mutant.variant in FAULTS[mutant.fault].variants
+
+
+def test_cases_share_a_recording_if_they_have_the_same_kind_of_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is that of one kind: with another one, no state would have a verdict."""
+    mutant, subject = "unsynced-spill-folders", "rocksdb-indexed-batch"
+    used: dict[str, set[str]] = {}
+
+    def noted(item: PlannedCase, *_: object) -> Iterator[Row]:
+        used.setdefault(item.case.recording, set()).add(item.case.records)
+        return iter(())
+
+    monkeypatch.setattr(detection, "_rows", noted)
+    detect(mutant, subject, 5, "night")
+    kinds = {item.case.records for item in trials_of("night", mutant, subject, 5)}
+    assert len(kinds) > 1
+    assert sorted(used.values(), key=str) == sorted(({kind} for kind in kinds), key=str)
 
 
 RESULTS: dict[str, set[Found]] = {

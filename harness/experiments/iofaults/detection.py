@@ -84,8 +84,8 @@ def _searched(
     result = DetectionResult()
     with TemporaryDirectory(prefix="detection-", dir=quick_folder()) as folder:
         for item in planned:
-            # One recording is for all variants of the fault, as in a run.
-            case = replace(item.case, recording=str(Path(folder) / "recording"))
+            # One recording is for all variants of the fault with the same kind of records, as in a run.
+            case = replace(item.case, recording=str(Path(folder) / f"recording-{item.case.records}"))
             for row in _rows(replace(item, case=case), fork_server, deadline):
                 if row["result"] == Found.HARNESS_ERROR:
                     result = result._replace(trouble=result.trouble or row["detail"] or "no verdict")
