@@ -56,8 +56,9 @@ def is_clear(row: Row) -> bool:
     if low is None or high is None:
         return False
     more = (high / low) ** 0.5
-    low, high = low / more, high * more
-    return bool(low > threshold or high < threshold) or _is_level(low, high, threshold)
+    if low <= threshold <= high:
+        return _is_level(low / more, high * more, threshold)
+    return bool(low / more > threshold or high * more < threshold)
 
 
 def _is_level(low: float, high: float, threshold: float) -> bool:

@@ -280,6 +280,9 @@ class _Log(_SameLog):
     def written_end(self, partition: TopicPartition) -> int:
         return self.end_offset(partition)
 
+    def await_decided(self, partition: TopicPartition) -> None:
+        """Return at once: it has no transactions."""
+
 
 def stamped(changes: Sequence[IoChange], version: int) -> list[IoChange]:
     """Return the changes with values in the format ``version``: its number comes first."""
