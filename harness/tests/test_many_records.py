@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,19 @@ def test_updates_that_are_lost_are_found(tmp_path: Path, monkeypatch: pytest.Mon
     steps.load(tmp_path, **ORDER)
     monkeypatch.setattr(Store, "commit", lambda store, *_: None)
     assert "updates are lost" in steps.update(tmp_path, **ORDER)["update_wrong"]
+
+
+def test_updates_keep_the_values_of_one_commit_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of the trial is limited: what it compares with must not count."""
+    monkeypatch.setattr(steps, "COMMIT_BYTES_MAX", 1 << 18)
+    order = {**ORDER, "records": 3_000, "value_bytes": 10_000}
+    steps.load(tmp_path, **order)
+    tracemalloc.start()
+    try:
+        assert steps.update(tmp_path, **order)["update_wrong"] == ""
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("step", [steps.update, steps.windows])

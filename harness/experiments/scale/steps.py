@@ -174,17 +174,18 @@ def update(folder: Path, **order: Any) -> dict[str, Any]:
     records, values, random = subject.records, subject.values, np.random.default_rng(subject.seed)
     updates, size = min(UPDATES_MAX, records), _commit_records(subject)
     seconds, done, wrong_values, commit_max_s = 0.0, 0, 0, 0.0
-    present: dict[bytes, bytes] = {}
+    changed: set[int] = set()
     with subject.open() as store:
         get, put = store.get, store.put
         while done < updates and seconds < LOOKUP_S:
             numbers = random.integers(0, records, min(size, updates - done)).tolist()
             keys = keys_of(np.array(numbers))
-            expected = []
+            expected, pairs = [], []
             for key, number in zip(keys, numbers, strict=True):
-                expected.append(present.get(key) or values.value(key, number))
-                present[key] = values.value(key, records + number)
-            pairs = [(key, present[key]) for key in keys]
+                other = values.value(key, records + number)
+                expected.append(other if number in changed else values.value(key, number))
+                pairs.append((key, other))
+                changed.add(number)
             answers: list[bytes | None] = []
             began = perf_counter()
             for key, value in pairs:
@@ -196,7 +197,10 @@ def update(folder: Path, **order: Any) -> dict[str, Any]:
             wrong_values += sum(map(ne, answers, expected))
             progress.say(done, updates, "updates")
     with subject.open() as store:
-        lost = sum(store.get(key) != value for key, value in present.items())
+        lost = sum(
+            store.get(key) != values.value(key, records + number)
+            for number, key in zip(changed, keys_of(np.fromiter(changed, np.int64)), strict=True)
+        )
     wrong = [f"{wrong_values:,} updates read another value"] if wrong_values else []
     wrong += [f"{lost:,} updates are lost"] if lost else []
     return {
