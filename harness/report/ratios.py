@@ -128,7 +128,8 @@ def undecided_sentence(figures: Figures) -> str:
     """Return how many ratios are level with their threshold, and how many are not decided, and why; "" for none."""
     neither = [figure for figure in figures["ratio"] if figure["at_least"] is not None and figure["met"] is None]
     level = sum(figure["level"] for figure in neither)
-    sentences = [f"{text.exact(level)} ratios are level with their threshold (within {_BAND} of it)."] if level else []
+    are = "1 ratio is level with its" if level == 1 else f"{text.exact(level)} ratios are level with their"
+    sentences = [f"{are} threshold (within {_BAND} of it)."] if level else []
     if why := Counter(figure["verdict"] for figure in neither if not figure["level"]):
         parts = ", ".join(f"{_WHY.get(reason, reason)}: {count}" for reason, count in why.most_common())
         sentences.append(f"{text.exact(why.total())} ratios with a threshold are not decided ({parts}).")

@@ -57,5 +57,5 @@ def test_a_ratio_near_its_threshold_is_level_with_it(repeats: list[float], verdi
     (figure,) = figures["ratio"]
     assert figure["verdict"] == verdict
     assert is_clear(figure) is needs_no_more
-    level = "1 ratios are level with their threshold (within 10 % of it)."
+    level = "1 ratio is level with its threshold (within 10 % of it)."
     assert (undecided_sentence(figures) == level) is figure["level"] is verdict.startswith("level")

@@ -61,9 +61,9 @@ from stores.tasks.stores.takeover import TaskTakeover
 
 _log = logging.getLogger(__name__)
 
-_FAILURES = (CommitFailedError, StoreCorruptedError, StoreUnavailableError)
-"""The errors of a store after a disk error or damage."""
 Failure = CommitFailedError | StoreCorruptedError | StoreUnavailableError
+"""The errors of a store after a disk error or damage."""
+_FAILURES = (CommitFailedError, StoreCorruptedError, StoreUnavailableError)
 
 
 class TaskStore(LogFollower):
