@@ -404,3 +404,13 @@ def scaled(rows: Rows, backend: str, *factors: float) -> Rows:
         if row["backend"] == backend:
             row["records_per_s"] *= factors[min(row["repeat"], len(factors) - 1)]
     return rows
+
+
+def timed_rounds(seconds: dict[str, list[float]], busy: int = 0) -> list[dict[str, Any]]:
+    """Rows of two rounds in each repeat; the machine was busy in the first ``busy`` repeats."""
+    return [
+        {"profile": "default", "case": case, "seed": repeat, "seconds": took, "others_share": 0.5 * (repeat < busy)}
+        for case, repeats in seconds.items()
+        for repeat, second in enumerate(repeats)
+        for took in (second, second)
+    ]
