@@ -18,7 +18,9 @@ from itertools import islice
 from threading import Lock
 from typing import Final, Protocol
 
+from stores.batch.memory import PAIR_MEMORY_BYTES, RANGE_MEMORY_BYTES
 from stores.batch.merge import MappedWrites
+from stores.batch.recent import RecentWrites
 from stores.engines.engine import Writes
 from stores.ordered import SORTED_AT_ONCE, KeyRanges, ScanRange, SortedMap
 
@@ -41,17 +43,8 @@ _CUT_FROM = 32_768
 
 After a scan of staged writes, keys are sorted from the first one on.
 """
-_RECENT_BYTES_MAX = 16 << 20
-"""The writes of a commit up to this size stay readable from memory until the next commit: a write buffer's size."""
 _ROOM_MAX = 1 << 18
 """The most that a writer may take from ``room_bytes`` before it must make room, which also sorts keys."""
-
-
-PAIR_MEMORY_BYTES: Final = 92
-"""The memory of a staged pair in addition to its key and value: two Python objects, a slot in a dict and a slot in the
-order of keys. Measured with tracemalloc: 65 to 140, depending on the sizes of both and the fill level of the dict."""
-RANGE_MEMORY_BYTES: Final = 110
-"""The memory of a range delete in addition to its bounds."""
 
 
 class Spilled(Protocol):
@@ -156,7 +149,9 @@ class IndexedBatch:
         self.deep = False
         """True if there are staged writes below those of the active layer, so that ``put`` must look there."""
         self.recent: Mapping[bytes, bytes | None] = {}
-        """The writes of the last commit, while the engine has nothing newer: recent writes are often read soon."""
+        """Some writes of the last commits (``RecentWrites``). Code that writes to the engine beside the commits of the
+        batch must assign an empty dict."""
+        self._recent_writes = RecentWrites(capacity_bytes)
         self._released: deque[tuple[Layer, ...]] = deque()
         self._capacity_bytes = capacity_bytes
         self.room_bytes = 0
@@ -171,6 +166,8 @@ class IndexedBatch:
         subtracts the bytes that a write has replaced."""
         self._pair_bytes = 64
         """The average bytes of a pair's key and value, as far as is known."""
+        self._first_room_bytes = self._room_in(capacity_bytes)
+        """The room of an empty batch."""
         self._scanned = False
         """True if a scan has read staged writes."""
         self._drained_bytes = 0
@@ -206,6 +203,7 @@ class IndexedBatch:
         bytes_held = self.num_bytes_held()
         if count:
             self._pair_bytes = bytes_held // count + 1
+            self._first_room_bytes = self._room_in(self._capacity_bytes)
         room = self._capacity_bytes - self.memory_bytes()
         if num_bytes + entry_bytes > room:
             return False
@@ -352,7 +350,7 @@ class IndexedBatch:
         self._frozen = ()
         self._drained, self._drained_bytes = drained, self.num_bytes
         self._start_layer(Layer())
-        self._hold_nothing()
+        self.granted_bytes = self.room_bytes = self._first_room_bytes
 
     def layers(self) -> list[Layer]:
         """Return the stack, oldest first, for a write to an engine. The caller holds ``lock``."""
@@ -461,13 +459,13 @@ class IndexedBatch:
     def clear(self, committed: Sequence[Writes] | None = None) -> None:
         """Drop all staged writes. Pinned frozen stacks stay readable. The caller holds ``lock``.
 
-        After a commit of the layers ``committed``, they become the recent writes, if they are one small layer.
+        After a commit of the layers ``committed``, their writes become recent ones, if they are one layer.
         """
         if committed is not None:
-            # The bytes of the batch, read without a call. Of a spilled commit, which may have more, there is no layer.
+            # Of a spilled commit, which may have more, there is no layer.
+            plain = len(committed) == 1 and not committed[0].ranges
             num_bytes = self.granted_bytes - self.room_bytes
-            small = len(committed) == 1 and not committed[0].ranges and num_bytes <= _RECENT_BYTES_MAX
-            self.recent = committed[0].writes if small else {}
+            self.recent = self._recent_writes.after(committed[0].writes, num_bytes, self.recent) if plain else {}
         staged = self._active.staged
         if self.deep or staged.is_partly_ordered():
             self._frozen = ()
@@ -477,16 +475,7 @@ class IndexedBatch:
         else:
             # The usual case after a commit: there is one layer that no scan holds, with nothing but its writes.
             staged.writes = self.writes = {}
-        self._hold_nothing()
-
-    def _hold_nothing(self) -> None:
-        """Set the room of an empty batch."""
-        self.granted_bytes = self.room_bytes = self._room_in(self._capacity_bytes)
-
-
-def bytes_of(writes: Mapping[bytes, bytes | None]) -> int:
-    """Return the number of bytes of all keys and values, without bytecode for each."""
-    return sum(map(len, writes)) + sum(map(len, filter(None, writes.values())))
+        self.granted_bytes = self.room_bytes = self._first_room_bytes
 
 
 def lookup(layers: tuple[Layer, ...], key: bytes) -> bytes | Missing | None:

@@ -11,23 +11,14 @@ do not wait for the disk while a spill is written, either. By a seqlock they kno
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from itertools import repeat
 from threading import Lock
 from typing import ClassVar, TypeVar, TypeVarTuple, cast
 
-from stores.batch.buffer import (
-    MISSING,
-    PAIR_MEMORY_BYTES,
-    RANGE_MEMORY_BYTES,
-    IndexedBatch,
-    Layer,
-    Missing,
-    bytes_of,
-    lookup,
-)
+from stores.batch.buffer import MISSING, IndexedBatch, Layer, Missing, lookup
+from stores.batch.memory import PAIR_MEMORY_BYTES, RANGE_MEMORY_BYTES, bytes_of
 from stores.batch.merge import chunks_of
 from stores.engines.engine import Engine, EngineSnapshot, Writes
 from stores.errors import CommitFailedError, StoreUnavailableError, must_reopen
@@ -274,11 +265,14 @@ class BatchStaging(Staging):
             values: Sequence[_Found] = [self._get_staged(key) for key in keys]
             values = _filled(keys, values, lambda left: list(map(recent.get, left, repeat(MISSING))))
             return cast(list[bytes | None], _filled(keys, values, self.engine.get_many))
-        look_up: Callable[[Sequence[bytes]], Sequence[_Found]] = self.engine.get_many
-        for level in (recent, writes):
-            if level and not level.keys().isdisjoint(keys):
-                look_up = partial(_looked_up, level, look_up)
-        return cast(list[bytes | None], look_up(keys))
+        levels = [level for level in (recent, writes) if level and not level.keys().isdisjoint(keys)]
+        if not levels:
+            return self.engine.get_many(keys)
+        found: Iterable[_Found] = repeat(MISSING)
+        for level in levels:
+            # Without bytecode for each key: the default is what the level below has.
+            found = map(level.get, keys, found)
+        return cast(list[bytes | None], _filled(keys, list(found), self.engine.get_many))
 
     def _get_staged(self, key: bytes) -> bytes | Missing | None:
         """Return the staged value of ``key``, from memory or the spill; MISSING if there is none."""
@@ -382,13 +376,6 @@ class BatchStaging(Staging):
         """Return scans of one snapshot. The caller holds the lock, so that no staged write is dropped meanwhile."""
         states = hold(self.engine, self.spill, self.batch, ranges, reverse=reverse)
         return [(state.chunks(), Pin(state.release)) for state in states]
-
-
-def _looked_up(
-    writes: Mapping[bytes, bytes | None], below: Callable[[Sequence[bytes]], Sequence[_Found]], keys: Sequence[bytes]
-) -> Sequence[_Found]:
-    """Return the values of ``keys`` in ``writes``, or ``below`` it, without bytecode for each key."""
-    return _filled(keys, list(map(writes.get, keys, repeat(MISSING))), below)
 
 
 def _filled(

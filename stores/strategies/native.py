@@ -22,7 +22,8 @@ from threading import Lock, current_thread, get_ident
 from typing import ClassVar, cast
 from weakref import WeakSet
 
-from stores.batch.buffer import PAIR_MEMORY_BYTES, RANGE_MEMORY_BYTES, Layer
+from stores.batch.buffer import Layer
+from stores.batch.memory import PAIR_MEMORY_BYTES, RANGE_MEMORY_BYTES
 from stores.batch.merge import Pair, chunks_of, lay_over, merged
 from stores.engines.engine import FETCH_FIRST, FETCH_MAX, Engine, Scan, Transaction, TransactionalEngine
 from stores.errors import ConfigError, StoreError

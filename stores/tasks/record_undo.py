@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from stores.batch.buffer import PAIR_MEMORY_BYTES
+from stores.batch.memory import PAIR_MEMORY_BYTES
 from stores.interface import KeyValueStore
 from stores.records.values import Undoable
 from stores.tasks.memory_budget import WrittenBytes

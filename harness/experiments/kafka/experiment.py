@@ -187,6 +187,8 @@ def partitions_text(number: int) -> str:
 BACKENDS = (StoreConfig().backend, "lmdb-indexed-batch", "sqlite-indexed-batch")
 """The backends that keep their records. The default one is compared with the yardsticks."""
 NEXMARK_WORK = tuple((query, 1) for query in NEXMARK)
+WITH_GOALS = (("count", 1, 100), ("count", 1, 1_000), ("count", 2, 100), ("flights", 1, 1_000))
+"""The workloads, partitions and commit intervals (ms) with which a night begins, because goals name them."""
 RECORDS_PER_S = 30_000
 """The rate of a slow machine."""
 
@@ -239,7 +241,7 @@ class Kafka(Experiment[KafkaTrial]):
     grid = KafkaGrid
     placement = TrialPlacement.LOCAL
     share = 6
-    night_share = 50
+    night_share = 75
     unit = ""
     figures_by = {"kafka": QUERY}
     derived_by = RATIOS
@@ -270,8 +272,8 @@ class Kafka(Experiment[KafkaTrial]):
     def plan(self, request: Request) -> list[KafkaTrial]:
         """Return the trials of a night; none if the default backend is left out.
 
-        Each has one commit interval, so that a round takes about two minutes. A night has the time for some of them:
-        the next one begins with another.
+        Each has one commit interval, so that a round takes about a minute. A night begins with those that have goals,
+        with the default backend alone. It has the time for some of the others: the next night goes on with another one.
         """
         names = request.among(BACKENDS)
         if request.profile != NIGHT or BACKENDS[0] not in names:
@@ -280,10 +282,12 @@ class Kafka(Experiment[KafkaTrial]):
             *KafkaGrid(backends=tuple(names)).plan(request.seed),
             *KafkaGrid(work=NEXMARK_WORK, commit_intervals_ms=(1_000,), backends=tuple(names)).plan(request.seed),
         ]
-        each = [replace(trial, commit_intervals_ms=(ms,)) for trial in whole for ms in trial.commit_intervals_ms]
-        each.sort(key=lambda trial: trial.commit_intervals_ms)
-        first = request.seed % len(each)
-        return each[first:] + each[:first]
+        cells = {(each.workload, each.partitions, ms): each for each in whole for ms in each.commit_intervals_ms}
+        first = [replace(cells.pop(cell), backends=BACKENDS[:1], commit_intervals_ms=cell[2:]) for cell in WITH_GOALS]
+        order = sorted(cells, key=lambda cell: (cell[0] not in NEXMARK, cell[2]))
+        others = [replace(cells[cell], commit_intervals_ms=cell[2:]) for cell in order]
+        turn = request.seed % len(others)
+        return first + others[turn:] + others[:turn]
 
     def missing(self) -> str:
         """Return the reason why no broker or no Kafka Streams can run here, or ""."""

@@ -18,6 +18,7 @@ from harness.experiments.microbench.claim import rounds_of
 from harness.experiments.microbench.yardstick import TimedStore, open_subject
 from stores import KeyValueStore
 from stores.records import BYTES, INT64, STR, KeyValue, TimestampedKeyValue, Window
+from stores.strategies.store import Store
 
 _TIME_MS = 1_700_000_000_000
 Timed = Callable[[Callable[..., object], Callable[[], tuple[Any, ...]]], None]
@@ -57,7 +58,7 @@ def time_puts(case: Case, store: KeyValueStore, load: Load, timed: Timed) -> Non
 def time_lookups(case: Case, store: KeyValueStore, load: Load, timed: Timed) -> None:
     """Time the suites ``record-get`` and ``record-get-recent``."""
     typed = FORMS[case.form].over(store)
-    pairs = commit_known(case, typed, load)
+    pairs = commit_known(case, store, load)
     lookups = _formed(case, load.of([key for key, _ in pairs], case.records, case.distribution))
     keys = [arguments[0] for arguments in lookups]
     timed(get_records, lambda: (typed, keys))
@@ -72,8 +73,7 @@ def time_reads_and_writes(case: Case, store: KeyValueStore, load: Load, timed: T
 
     def arguments() -> tuple[Any, ...]:
         typed.commit()
-        # One more, as in ``commit_known``.
-        put_records(typed, [_formed(case, load.fresh(1))])
+        leave_to_engine(store)
         rows = _formed(case, load.of([key for key, _ in pairs], case.records, case.distribution))
         keys = [row[0] for row in rows]
         # In the form that a caller has who computes for many records at a time.
@@ -102,15 +102,22 @@ def _formed(case: Case, pairs: Pairs) -> list[tuple[Any, ...]]:
     return [arguments(key, value) for key, value in pairs]
 
 
-def commit_known(case: Case, typed: Any, load: Load) -> Pairs:
+def commit_known(case: Case, store: KeyValueStore, load: Load) -> Pairs:
     """Commit the records that are looked up, and return them as pairs of bytes."""
     assert case.suite in (GET, GET_RECENT)
-    form = FORMS[case.form]
     pairs = load.fresh(case.keys)
-    # In ``record-get``, one more commit replaces the last one that an indexed batch keeps in memory.
-    for batch in (pairs,) if case.suite == GET_RECENT else (pairs, load.fresh(1)):
-        put_records(typed, [[form.arguments(key, value) for key, value in batch]])
+    put_records(FORMS[case.form].over(store), [_formed(case, pairs)])
+    if case.suite == GET:
+        leave_to_engine(store)
     return pairs
+
+
+def leave_to_engine(store: KeyValueStore) -> None:
+    """Drop the recent writes that an indexed batch keeps in memory, so that lookups are answered by the engine."""
+    assert isinstance(store, Store)
+    batch = store.staging.batch
+    if batch is not None:
+        batch.recent = {}
 
 
 def put_records(typed: Any, work: Sequence[Sequence[tuple[Any, ...]]]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Se
 from types import TracebackType
 from typing import Any, ClassVar, NoReturn, cast
 
-from stores.batch.buffer import PAIR_MEMORY_BYTES, RANGE_MEMORY_BYTES
+from stores.batch.memory import PAIR_MEMORY_BYTES, RANGE_MEMORY_BYTES
 from stores.changelog.interface import IsExpired, IsNeeded
 from stores.forwarding import LoggedStore
 from stores.interface import KeyValueStore, TopicPartition

@@ -14,9 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 import stores.ordered
 from stores.batch import buffer
-from stores.batch.buffer import MISSING, IndexedBatch, Layer, Missing, bytes_of, lookup
+from stores.batch.buffer import MISSING, IndexedBatch, Layer, Missing, lookup
+from stores.batch.memory import bytes_of
 from stores.batch.merge import lay_over
-from stores.ordered import WHOLE, KeyRanges, SortedMap, prefix_bounds
+from stores.ordered import SORTED_AT_ONCE, WHOLE, KeyRanges, SortedMap, prefix_bounds
 from stores.tests.model import Model, within
 
 KEYS = st.binary(min_size=1, max_size=2).map(lambda raw: bytes(b"\x00a\xff"[byte % 3] for byte in raw))
@@ -407,3 +408,15 @@ def test_what_was_drained_counts_until_it_is_overwritten_or_deleted() -> None:
     with batch.lock:
         batch.clear()
     assert (batch.num_bytes, batch.num_bytes_held()) == (0, 0)
+
+
+def test_the_first_room_of_a_transaction_is_that_of_pairs_like_the_last_ones() -> None:
+    rooms = []
+    for value_bytes in (10, 100):
+        batch = IndexedBatch()
+        for number in range(1_000):
+            batch.make_room(8 + value_bytes)
+            batch.put(b"%08d" % number, bytes(value_bytes))
+        batch.clear()
+        rooms.append(batch.room_bytes)
+    assert rooms == [SORTED_AT_ONCE * (8 + 10 + 1), SORTED_AT_ONCE * (8 + 100 + 1)]

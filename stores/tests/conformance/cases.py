@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stores import Durability, KeyValueStore, open_store
-from stores.batch.buffer import PAIR_MEMORY_BYTES
+from stores.batch.memory import PAIR_MEMORY_BYTES
 from stores.failpoints import Part, declared
 from stores.registry import Backend, backend_named, backends
 from stores.strategies.store.timestamps import SPLIT_FAILPOINTS

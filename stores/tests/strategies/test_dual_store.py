@@ -25,7 +25,7 @@ from stores import (
     failpoints,
     open_store,
 )
-from stores.batch.buffer import PAIR_MEMORY_BYTES, RANGE_MEMORY_BYTES
+from stores.batch.memory import PAIR_MEMORY_BYTES, RANGE_MEMORY_BYTES
 from stores.engines.engine import Engine, Writes
 from stores.files import plain_files as files
 from stores.strategies import dual_store

@@ -21,7 +21,7 @@ from stores import (
     TopicPartition,
     open_store,
 )
-from stores.batch.buffer import PAIR_MEMORY_BYTES
+from stores.batch.memory import PAIR_MEMORY_BYTES
 from stores.engines.rocksdb import RocksDBEngine
 from stores.interface import KeyValueView
 from stores.registry import backends

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stores import IsolationLevel, KeyValueStore, open_store
-from stores.batch.buffer import PAIR_MEMORY_BYTES
+from stores.batch.memory import PAIR_MEMORY_BYTES
 from stores.changelog import MemoryChangelog, Record
 from stores.engines.engine import Writes
 from stores.engines.rocksdb import RocksDBEngine

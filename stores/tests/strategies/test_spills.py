@@ -23,7 +23,7 @@ from stores import (
     failpoints,
     open_store,
 )
-from stores.batch.buffer import PAIR_MEMORY_BYTES
+from stores.batch.memory import PAIR_MEMORY_BYTES
 from stores.engines.engine import Writes
 from stores.files import identity
 from stores.files import store_directory as migration

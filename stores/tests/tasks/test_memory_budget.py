@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from stores import failpoints
-from stores.batch.buffer import PAIR_MEMORY_BYTES
+from stores.batch.memory import PAIR_MEMORY_BYTES
 from stores.changelog import MemoryChangelog, Record
 from stores.config import StoreConfig
 from stores.errors import ConfigError, ProducerFencedError, StoreError

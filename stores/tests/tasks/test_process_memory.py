@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stores.batch.buffer import PAIR_MEMORY_BYTES
+from stores.batch.memory import PAIR_MEMORY_BYTES
 from stores.config import StoreConfig
 from stores.strategies.store import Store
 from stores.tests.tasks.memory_process import EMPTY_PAIRS, PAIR_BYTES, peak_growth_bytes

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from stores.batch.buffer import PAIR_MEMORY_BYTES
+from stores.batch.memory import PAIR_MEMORY_BYTES
 from stores.memory_limit import LEAST_BYTES, PROPERTY, parts_of
 from stores.metrics import EarlyCommitCause
 from stores.tasks.stores.store_log import RECORD_MEMORY_BYTES

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from stores.batch.buffer import PAIR_MEMORY_BYTES
+from stores.batch.memory import PAIR_MEMORY_BYTES
 from stores.changelog import MemoryChangelog, Record
 from stores.config import StoreConfig
 from stores.errors import ChangelogError
