@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.experiments.recent_writes import forget_recent_writes
 from harness.workloads.ycsb import Values, keys_of
 from stores.engines.engine import Engine, Transaction, TransactionalEngine, Writes
 from stores.interface import Durability, KeyValueStore
@@ -102,6 +103,7 @@ def _counted(store: KeyValueStore, counter: Counter, staged: int, seed: int) -> 
     keys, values = keys_of(np.arange(3 * KEYS + staged)), Values(seed)
     pairs = [(key, values.value(key, number)) for number, key in enumerate(keys)]
     for first in (0, KEYS):
+        forget_recent_writes(store)
         store.put_all(pairs[first : first + KEYS])
         store.commit()
     bytes_before = counter.bytes_written

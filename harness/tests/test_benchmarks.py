@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from harness.experiments.microbench.case import (
     GET_RECENT,
     INDEXED,
     OPEN,
+    READ_WRITE,
     READER_WAITS,
     WRITER_WAITS,
     Case,
@@ -41,6 +43,7 @@ from harness.experiments.microbench.records import (
     get_records,
     opening_seconds,
     put_records,
+    time_reads_and_writes,
 )
 from harness.experiments.microbench.run import Round, measure, planned, summarized
 from harness.experiments.microbench.yardstick import TimedStore, open_subject
@@ -237,6 +240,28 @@ def test_a_suite_of_lookups_is_answered_by_the_engine_or_from_memory(
         assert batch is not None
         assert all((key in batch.recent) is in_memory for key, _ in known)
     assert len(known) == 100
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_lookups_of_many_records_are_answered_by_the_engine(at_once: bool, tmp_path: Path) -> None:
+    case = Case(READ_WRITE, "rocksdb-indexed-batch", records=50, keys=100, at_once=at_once)
+    with closing(open_subject(case, tmp_path)) as subject:
+        assert isinstance(subject, TimedStore)
+        store = subject.store
+        assert isinstance(store, Store)
+        recent: list[int] = []
+
+        def timed(work: Callable[..., object], arguments: Callable[[], tuple[Any, ...]]) -> None:
+            for _ in range(3):
+                given = arguments()
+                batch = store.staging.batch
+                assert batch is not None
+                recent.append(len(batch.recent))
+                work(*given)
+
+        time_reads_and_writes(case, store, Load(1), timed)
+        assert recent == [0, 0, 0]
+        assert store.approximate_num_uncommitted_bytes() > 0
 
 
 @pytest.mark.parametrize("form", ["windows", "prefix"])

@@ -16,9 +16,9 @@ from typing import Any
 from harness.experiments.microbench.case import GET, GET_RECENT, KEY_BYTES, Case, Load, Pairs, batches
 from harness.experiments.microbench.claim import rounds_of
 from harness.experiments.microbench.yardstick import TimedStore, open_subject
+from harness.experiments.recent_writes import forget_recent_writes
 from stores import KeyValueStore
 from stores.records import BYTES, INT64, STR, KeyValue, TimestampedKeyValue, Window
-from stores.strategies.store import Store
 
 _TIME_MS = 1_700_000_000_000
 Timed = Callable[[Callable[..., object], Callable[[], tuple[Any, ...]]], None]
@@ -73,7 +73,7 @@ def time_reads_and_writes(case: Case, store: KeyValueStore, load: Load, timed: T
 
     def arguments() -> tuple[Any, ...]:
         typed.commit()
-        leave_to_engine(store)
+        forget_recent_writes(store)
         rows = _formed(case, load.of([key for key, _ in pairs], case.records, case.distribution))
         keys = [row[0] for row in rows]
         # In the form that a caller has who computes for many records at a time.
@@ -108,16 +108,8 @@ def commit_known(case: Case, store: KeyValueStore, load: Load) -> Pairs:
     pairs = load.fresh(case.keys)
     put_records(FORMS[case.form].over(store), [_formed(case, pairs)])
     if case.suite == GET:
-        leave_to_engine(store)
+        forget_recent_writes(store)
     return pairs
-
-
-def leave_to_engine(store: KeyValueStore) -> None:
-    """Drop the recent writes that an indexed batch keeps in memory, so that lookups are answered by the engine."""
-    assert isinstance(store, Store)
-    batch = store.staging.batch
-    if batch is not None:
-        batch.recent = {}
 
 
 def put_records(typed: Any, work: Sequence[Sequence[tuple[Any, ...]]]) -> None:
