@@ -11,4 +11,4 @@ def forget_recent_writes(store: KeyValueStore) -> None:
     """Drop the committed writes that an indexed batch keeps in memory. Another strategy keeps none."""
     staging: Any = getattr(store, "staging")  # noqa: B009
     if staging.batch is not None:
-        staging.batch.recent = {}
+        staging.batch.forget_recent()

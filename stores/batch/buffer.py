@@ -149,8 +149,7 @@ class IndexedBatch:
         self.deep = False
         """True if there are staged writes below those of the active layer, so that ``put`` must look there."""
         self.recent: Mapping[bytes, bytes | None] = {}
-        """Some writes of the last commits (``RecentWrites``). Code that writes to the engine beside the commits of the
-        batch must assign an empty dict."""
+        """Some writes of the last commits (``RecentWrites``), for the writer's thread."""
         self._recent_writes = RecentWrites(capacity_bytes)
         self._released: deque[tuple[Layer, ...]] = deque()
         self._capacity_bytes = capacity_bytes
@@ -456,16 +455,26 @@ class IndexedBatch:
         self.deep = bool(self._frozen or layer.ranges or self._drained)
         self.writes = layer.staged.writes
 
-    def clear(self, committed: Sequence[Writes] | None = None) -> None:
-        """Drop all staged writes. Pinned frozen stacks stay readable. The caller holds ``lock``.
+    def remember(self, committed: Sequence[Writes]) -> None:
+        """Let the writes of a commit become recent ones. Call it after the engine has them, and before ``clear``.
 
-        After a commit of the layers ``committed``, their writes become recent ones, if they are one layer.
+        ``committed`` are all layers, none for a spilled commit. Without the lock: readers do not use recent writes.
         """
-        if committed is not None:
-            # Of a spilled commit, which may have more, there is no layer.
-            plain = len(committed) == 1 and not committed[0].ranges
-            num_bytes = self.granted_bytes - self.room_bytes
-            self.recent = self._recent_writes.after(committed[0].writes, num_bytes, self.recent) if plain else {}
+        if committed and not committed[1:] and not committed[0].ranges:
+            self.recent = self._recent_writes.after(committed[0].writes, self.granted_bytes - self.room_bytes)
+        else:
+            self.forget_recent()
+
+    def forget_recent(self) -> None:
+        """Drop the recent writes. Call it when the engine gets other writes than a commit's, and after a rollback.
+
+        A commit may have failed after the engine took its writes.
+        """
+        self.recent = {}
+        self._recent_writes.forget()
+
+    def clear(self) -> None:
+        """Drop all staged writes. Pinned frozen stacks stay readable. The caller holds ``lock``."""
         staged = self._active.staged
         if self.deep or staged.is_partly_ordered():
             self._frozen = ()

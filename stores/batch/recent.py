@@ -13,7 +13,7 @@ from weakref import WeakSet
 from stores.batch.memory import PAIR_MEMORY_BYTES, bytes_of
 
 MAX_BYTES = 16 << 20
-"""The most memory of recent writes, of all stores of the process together: a write buffer's size."""
+"""The memory of recent writes, of all stores of the process that have some: a write buffer's size."""
 _FIRST_BYTES = 4 << 20
 """The memory in which they must prove useful before they get more."""
 _REPLACED_OF = 4
@@ -26,16 +26,21 @@ _PAUSE_TIMES = 8
 class RecentWrites:
     """Adds the writes of each commit of a store to its recent ones. For one thread.
 
-    ``max_bytes`` is the most memory that they take; the stores of the process share ``MAX_BYTES`` as well.
+    ``max_bytes`` is the most memory that they take. Stores share ``MAX_BYTES`` as well: each looks for its part at its
+    first commit and whenever it counts its writes. One that has been idle since then keeps what it has.
     """
 
-    _all: ClassVar[WeakSet[RecentWrites]] = WeakSet()
+    _holders: ClassVar[WeakSet[RecentWrites]] = WeakSet()
+    """Those that may hold writes."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
+        self._part_bytes = 0
+        """This store's part of the memory."""
         self._room_bytes = _FIRST_BYTES
-        self._most_bytes = self._count_above = min(max_bytes, _FIRST_BYTES)
-        """The most memory of the pairs, and the counted bytes above which they are counted again."""
+        """The memory that they have earned."""
+        self._most_bytes = self._count_above = 0
+        """The lesser of both, and the counted bytes above which the pairs are counted again."""
         self._pairs: dict[bytes, bytes | None] = {}
         self._num_bytes = 0
         """The memory of the pairs, or more. In a pause, of all writes since it began."""
@@ -44,25 +49,25 @@ class RecentWrites:
         self._len_counted = 0
         """The number of pairs at that time."""
         self._paused = False
-        self._all.add(self)
 
-    def after(
-        self, writes: Mapping[bytes, bytes | None], num_bytes: int, recent: Mapping[bytes, bytes | None]
-    ) -> Mapping[bytes, bytes | None]:
+    def forget(self) -> None:
+        """Drop all writes. Call it whenever the engine may have other data than they say."""
+        self._begin(0)
+        self._count_above = 0
+        self._holders.discard(self)
+
+    def after(self, writes: Mapping[bytes, bytes | None], num_bytes: int) -> Mapping[bytes, bytes | None]:
         """Return the recent writes after a commit of ``writes``, whose keys and values have ``num_bytes``.
 
-        ``recent`` are the recent ones until now. If they are not what the last call has returned, the engine has had
-        other writes, and the older ones do not count. A later call may change the result, and never ``writes``.
+        A later call may change the result, and never ``writes``, which must not change either.
         """
-        if recent is not self._pairs and not self._paused:
-            self._begin(0)
         count = len(writes)
         num_bytes += PAIR_MEMORY_BYTES * count
         self._num_bytes += num_bytes
         if self._num_bytes > self._count_above:
             self._count(num_bytes)
-        if self._paused or self._num_bytes > self._most_bytes:
-            return writes if num_bytes <= self._max_bytes else {}
+        if self._paused or num_bytes > self._most_bytes:
+            return writes if num_bytes <= self._part_bytes else {}
         pairs = self._pairs
         if pairs:
             self._written += count
@@ -73,23 +78,28 @@ class RecentWrites:
         return pairs
 
     def _count(self, new_bytes: int) -> None:
-        """Count the pairs, of which replaced ones were counted again. If they fill more than half of the room, give
-        them more, or begin without any. So they are counted once in as many writes as they are."""
+        """Count the pairs before ``new_bytes`` are added, and decide about their room.
+
+        Until now a write that replaced one was counted beside it. The pairs then have at most half of the room, or they
+        get more, or begin again without any. So all pairs are counted once in as many writes as there are pairs.
+        """
         added = len(self._pairs) - self._len_counted
         vain = not self._paused and added * _REPLACED_OF > self._written * (_REPLACED_OF - 1)
-        limit = min(self._max_bytes, MAX_BYTES // len(self._all))
+        self._holders.add(self)
+        self._part_bytes = min(self._max_bytes, MAX_BYTES // len(self._holders))
         self._num_bytes = new_bytes + bytes_of(self._pairs) + PAIR_MEMORY_BYTES * len(self._pairs)
         if vain or self._paused:
             self._room_bytes = _FIRST_BYTES
             self._begin(new_bytes)
-        elif self._num_bytes > min(self._room_bytes, limit) // 2:
-            if self._room_bytes < limit:
-                self._room_bytes *= 2
-            else:
-                self._begin(new_bytes)
-        self._paused = vain
+        elif self._num_bytes > min(self._room_bytes, self._part_bytes) // 2 and self._room_bytes < self._part_bytes:
+            self._room_bytes *= 2
+        elif self._num_bytes > self._part_bytes // 2:
+            self._begin(new_bytes)
+        self._most_bytes = self._count_above = min(self._room_bytes, self._part_bytes)
+        if self._num_bytes > self._most_bytes:
+            self._begin(new_bytes)
         self._written, self._len_counted = 0, len(self._pairs)
-        self._most_bytes = self._count_above = min(self._room_bytes, limit)
+        self._paused = vain
         if vain:
             self._count_above *= _PAUSE_TIMES
 

@@ -135,7 +135,7 @@ class BatchStaging(Staging):
         super().use(engine)
         if self.batch is not None:
             # The keys of two data families begin with the byte of their family; those of the last commit do not.
-            self.batch.recent = {}
+            self.batch.forget_recent()
 
     # Staging
 
@@ -206,6 +206,8 @@ class BatchStaging(Staging):
     # Ending
 
     def rollback(self) -> None:
+        # The engine may have the writes of a commit that has failed.
+        self.batch.forget_recent()
         # After a commit that failed in the middle of its copy, opening the store again rolls it forward.
         if not self.decided:
             self.discard()
@@ -240,11 +242,11 @@ class BatchStaging(Staging):
         self.engine.persist()
 
     def write_at_once(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None]) -> None:
-        self.batch.recent = {}
+        self.batch.forget_recent()
         super().write_at_once(layers, meta)
 
     def release(self) -> None:
-        self.batch.recent = {}
+        self.batch.forget_recent()
         with self.batch.lock:
             self.batch.clear()
         self.close_files()

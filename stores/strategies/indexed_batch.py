@@ -23,13 +23,13 @@ commit point is durable (``IndexedBatchStaging.commit_spilled``).
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_bytes
 from typing import ClassVar, Self, cast
 
-from stores.engines.engine import Engine, Writes
+from stores.engines.engine import Engine
 from stores.engines.families import BOTH, FAMILIES, split_or_whole
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError, must_reopen
 from stores.failpoints import Part, declare, reach
@@ -213,8 +213,9 @@ class IndexedBatchStaging(BatchStaging):
             self.engine.write(layers, meta)
         reach(AFTER_WRITE)
         if layers:
+            batch.remember(layers)
             with batch.lock:
-                batch.clear(layers)
+                batch.clear()
         if self._retired:
             self._remove_retired()
 
@@ -245,8 +246,9 @@ class IndexedBatchStaging(BatchStaging):
             # This is past the commit point.
             raise must_reopen(str(error)) from error
         reach(COPIED)
+        self.batch.forget_recent()
         with self.batch.lock:
-            self._forget(())
+            self._forget()
         self._remove_retired()
         reach(AFTER_WRITE)
 
@@ -255,8 +257,8 @@ class IndexedBatchStaging(BatchStaging):
             self._forget()
         self._remove_retired()
 
-    def _forget(self, committed: Sequence[Writes] | None = None) -> None:
-        self.batch.clear(committed)
+    def _forget(self) -> None:
+        self.batch.clear()
         if self.spill is not None:
             self._retired.append(cast(SecondStore, self.spill))
             self.spill = None

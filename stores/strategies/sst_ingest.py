@@ -118,16 +118,17 @@ class SstIngestStaging(IndexedBatchStaging):
         elif layers or meta:
             self._ingest([_parts_of(self.engine, layers)], meta)
         reach(INGESTED)
-        with batch.lock:
-            if layers or spill is not None:
-                self._forget(layers)
+        if layers or spill is not None:
+            batch.remember(layers)
+            with batch.lock:
+                self._forget()
         self._remove_retired()
 
     def write_at_once(self, layers: Sequence[Writes], meta: Meta) -> None:
         if self.is_split:
             super().write_at_once(layers, meta)
         else:
-            self.batch.recent = {}
+            self.batch.forget_recent()
             self._ingest([_parts_of(self.engine, layers)], meta)
 
     def _ingest(self, files: Iterable[Iterable[FilePart]], meta: Meta) -> None:

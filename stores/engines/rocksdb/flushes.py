@@ -76,8 +76,13 @@ class Flushes(Persistence):
         with self._lock:
             if self.is_running():
                 return False
-            self._thread = Thread(target=self._flush, name="rocksdb-flush")
-            self._thread.start()
+            thread = Thread(target=self._flush, name="rocksdb-flush")
+            try:
+                thread.start()
+            except RuntimeError:
+                # The process has too many threads. The write is made, and a later one tries again.
+                return False
+            self._thread = thread
             return True
 
     def is_running(self) -> bool:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Mapping
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from stores.batch import recent
 from stores.batch.memory import PAIR_MEMORY_BYTES, bytes_of
 from stores.batch.recent import RecentWrites
+from stores.interface import TopicPartition
 from stores.registry import backends, open_store
 from stores.strategies.store import Store
 
+LOG = TopicPartition("changelog", 0)
 PAIR_BYTES = 8 + PAIR_MEMORY_BYTES
 """The memory of one of these pairs."""
 FIRST, MOST = 20, 80
@@ -25,7 +29,7 @@ def few_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     gc.collect()
     monkeypatch.setattr(recent, "_FIRST_BYTES", FIRST * PAIR_BYTES)
     monkeypatch.setattr(recent, "MAX_BYTES", MOST * PAIR_BYTES)
-    monkeypatch.setattr(RecentWrites, "_all", type(RecentWrites._all)())
+    monkeypatch.setattr(RecentWrites, "_holders", type(RecentWrites._holders)())
 
 
 class Commits:
@@ -33,12 +37,12 @@ class Commits:
 
     def __init__(self, max_pairs: int = MOST) -> None:
         self.recent_writes = RecentWrites(max_pairs * PAIR_BYTES)
-        self.recent = self.recent_writes.after({}, 0, {})
+        self.recent: Mapping[bytes, bytes | None] = {}
 
     def commit(self, *numbers: int, value: int = 0) -> set[int]:
         """Write these keys; return those that are recent."""
         writes: dict[bytes, bytes | None] = {b"%04d" % number: b"%04d" % value for number in numbers}
-        self.recent = self.recent_writes.after(writes, bytes_of(writes), self.recent)
+        self.recent = self.recent_writes.after(writes, bytes_of(writes))
         return {int(key) for key in self.recent}
 
 
@@ -52,7 +56,7 @@ def test_writes_of_several_commits_are_recent_with_their_last_values() -> None:
 def test_a_delete_is_recent_too() -> None:
     commits = Commits()
     commits.commit(1, 2)
-    commits.recent = commits.recent_writes.after({b"0001": None}, 4, commits.recent)
+    commits.recent = commits.recent_writes.after({b"0001": None}, 4)
     assert dict(commits.recent) == {b"0001": None, b"0002": b"0000"}
 
 
@@ -82,16 +86,17 @@ def test_an_attempt_comes_again_and_lasts_when_keys_are_written_again() -> None:
     assert held == set(range(FIRST // 2))
 
 
-@pytest.mark.parametrize("stores", [1, 2, 4])
-def test_all_stores_together_keep_to_the_limit(stores: int) -> None:
+@pytest.mark.parametrize(("stores", "limit"), [(1, MOST), (2, MOST), (4, MOST), (16, MOST + MOST // 4)])
+def test_all_stores_together_keep_to_the_limit(stores: int, limit: int) -> None:
+    """Those that have begun alone give their writes away when they count them."""
     random = Random(1)
     several = [Commits() for _ in range(stores)]
     most = 0
     for _ in range(5_000):
         random.choice(several).commit(*(random.randrange(60) for _ in range(3)))
         most = max(most, sum(len(commits.recent) for commits in several))
-    assert most <= MOST
-    assert most > MOST // 3
+    assert MOST // 3 < most <= limit
+    assert sum(len(commits.recent) for commits in several) <= MOST
 
 
 def test_a_store_of_large_commits_keeps_to_the_limit() -> None:
@@ -151,6 +156,8 @@ def test_a_commit_above_the_limit_leaves_no_recent_writes() -> None:
     assert commits.commit(*range(MOST + 1)) == set()
     # The value of the key was another one meanwhile.
     assert commits.commit(2) == {2}
+    unlimited = Commits(max_pairs=100 * MOST)
+    assert unlimited.commit(*range(MOST + 1)) == set()
 
 
 def test_large_commits_are_recent_until_the_next_one() -> None:
@@ -164,8 +171,68 @@ def test_large_commits_are_recent_until_the_next_one() -> None:
 def test_other_writes_to_the_engine_end_what_was_recent() -> None:
     commits = Commits()
     commits.commit(1)
-    commits.recent = {}
+    commits.recent_writes.forget()
     assert commits.commit(2) == {2}
+
+
+def test_a_closed_store_leaves_its_memory_to_others(tmp_path: Path) -> None:
+    stores = [open_store("lmdb-indexed-batch", tmp_path / f"{number}") for number in range(3)]
+    for store in stores:
+        store.put(b"key", b"value")
+        store.commit()
+    assert len(RecentWrites._holders) == 3
+    for store in stores:
+        assert isinstance(store, Store)
+        store.close()
+    assert len(RecentWrites._holders) == 0
+
+
+@pytest.mark.parametrize("backend", [name for name in backends() if backends()[name].transactional])
+def test_a_restore_replaces_what_was_recent(backend: str, tmp_path: Path) -> None:
+    with open_store(backend, tmp_path) as store:
+        for number in range(3):
+            store.put_all([(b"key", b"1"), (b"gone", b"1")])
+            store.commit({LOG: number})
+        store.restore([(b"key", b"2"), (b"gone", None)], {LOG: 10})
+        for number in range(11, 14):
+            assert store.get_many([b"key", b"gone"]) == [store.get(b"key"), store.get(b"gone")] == [b"2", None]
+            store.put(b"other", b"1")
+            store.commit({LOG: number})
+
+
+@pytest.mark.parametrize("fails", ["before", "after"])
+@pytest.mark.parametrize("backend", [name for name in backends() if name.endswith(("indexed-batch", "sst-ingest"))])
+def test_after_a_rollback_the_engine_says_whether_a_failed_commit_was_made(
+    backend: str, fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_store(backend, tmp_path) as store:
+        assert isinstance(store, Store)
+        for value in (b"1", b"2"):
+            store.put(b"key", value)
+            store.commit()
+        engine, method = store.staging.engine, "ingest" if backend.endswith("ingest") else "write"
+        real = getattr(engine, method)
+
+        def failing(*arguments: Any, **settings: Any) -> None:
+            if fails == "after":
+                real(*arguments, **settings)
+            raise KeyboardInterrupt
+
+        store.put(b"key", b"3")
+        with monkeypatch.context() as patched:
+            patched.setattr(engine, method, failing)
+            with pytest.raises(KeyboardInterrupt):
+                store.commit()
+        store.rollback()
+        for turn in range(3):
+            expected = b"3" if fails == "after" else b"2"
+            assert (store.get(b"key"), store.get_many([b"key"]), dict(store.all())[b"key"]) == (
+                expected,
+                [expected],
+                expected,
+            )
+            store.put(b"other", b"%d" % turn)
+            store.commit()
 
 
 def test_the_writes_of_a_commit_which_a_scan_may_hold_never_change() -> None:
@@ -174,7 +241,7 @@ def test_the_writes_of_a_commit_which_a_scan_may_hold_never_change() -> None:
     for number in range(500):
         writes: dict[bytes, bytes | None] = {b"%04d" % (number % 70): b"%04d" % number}
         held.append((writes, dict(writes)))
-        commits.recent = commits.recent_writes.after(writes, 8, commits.recent)
+        commits.recent = commits.recent_writes.after(writes, 8)
     assert all(writes == copy for writes, copy in held)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -57,6 +58,28 @@ def test_the_store_that_holds_most_is_flushed_although_another_is_written(tmp_pa
     finally:
         for store in stores:
             store.close()
+
+
+def test_a_commit_is_made_although_no_thread_can_be_started_for_a_flush(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(thread: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    options = {"shared_memory_bytes": 16 * MIB + 4}
+    with open_store(INDEXED, tmp_path, options=options) as store:
+        with monkeypatch.context() as patched:
+            patched.setattr(Thread, "start", refused)
+            for number in range(6):
+                fill(store, MIB, number * 2_000)
+            # It has asked for a flush: more than 6 MiB are in write buffers, and below 7 MiB RocksDB begins none.
+            assert engine_of(store)._flushes.held_bytes() > 6 * MIB
+        settle([store])
+        assert not flushed(store)
+        fill(store, 100_000, 6 * 2_000)
+        settle([store])
+        assert flushed(store)
+        assert sum(1 for _ in store.all()) == 6 * (MIB // 1_000) + 100
 
 
 def test_a_store_that_is_closed_is_out_of_the_budget(tmp_path: Path) -> None:
