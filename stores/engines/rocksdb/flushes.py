@@ -77,11 +77,8 @@ class Flushes(Persistence):
             if self.is_running():
                 return False
             thread = Thread(target=self._flush, name="rocksdb-flush")
-            try:
-                thread.start()
-            except RuntimeError:
-                # The process has too many threads. The write is made, and a later one tries again.
-                return False
+            thread.start()
+            # Only now: nobody can wait for a thread that the process had no room for.
             self._thread = thread
             return True
 
@@ -142,7 +139,9 @@ class SharedMemory:
             num_bytes, _, largest = max((_held_bytes(each), -place, each) for place, each in enumerate(looked_at))
             if num_bytes >= _WORTH_BYTES:
                 self._flushing = largest
-                largest.begin()
+                # The write is made: if the process has no room for a thread, a later one tries again.
+                with suppress(RuntimeError):
+                    largest.begin()
 
 
 def _held_bytes(store: Flushes) -> int:

@@ -301,12 +301,23 @@ class TaskStore(LogFollower):
         if self.offset is None or self.offset < needed - 1:
             # A process that was killed has logged again what the store has.
             self._move_to(needed - 1)
-        # A kill must not take the store back to an offset that the changelog no longer has.
-        self.store.persistence.begin()
-        self.store.persistence.wait()
+        # A kill must not take the store back to an offset that the changelog no longer has. If that can't be made sure
+        # now, the next opening truncates the log.
+        if not self._survives_kill():
+            return last_offset is not None
         reach(FOLLOWED)
         log.truncate(partition, needed)
         return True
+
+    def _survives_kill(self) -> bool:
+        """Flush the store; return whether a kill loses none of its commits."""
+        persistence = self.store.persistence
+        mark = persistence.mark()
+        # A flush under way may have begun before the last commit.
+        persistence.wait()
+        persistence.begin()
+        persistence.wait()
+        return persistence.persisted() >= mark
 
     def _move_to(self, offset: int) -> None:
         """Set the offset of the store, which has what the changelog has up to there."""

@@ -6,12 +6,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
 
 from stores.changelog import MemoryChangelog, Record, SqliteChangelog
 from stores.changelog.producer import AFTER_COMMIT, BufferedProducer
+from stores.engines.rocksdb.flushes import Flushes
 from stores.errors import ChangelogError, ProducerFencedError
 from stores.interface import ProcessingGuarantee, TopicPartition
 from stores.settings import Upgrade
@@ -19,6 +21,7 @@ from stores.tasks import StreamTask, ThreadTransaction
 from stores.tasks.stores import log_format, log_start
 from stores.tasks.stores.log_format import VERSION_HEADER
 from stores.tasks.stores.store_group import AFTER_STORE_COMMIT
+from stores.tasks.stores.task_store import TaskStore
 from stores.tasks.task_transaction import BEFORE_LOG_COMMIT
 from stores.tests.forked_call import call_until_killed
 from stores.tests.tasks.setup import DIRECT, INDEXED, MEMORY, TASK, Crash, checkpoint, crashing_at
@@ -157,6 +160,54 @@ def test_a_kill_after_a_changelog_is_rewritten_takes_no_store_back_to_an_offset_
         [report] = task.open()
         assert not report.wiped
         assert shown(task) == expected(10)
+
+
+def test_nothing_is_removed_from_the_changelog_while_a_kill_loses_the_store_s_last_commit(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed_times(log, range(20))
+    work(old_task(tmp_path, log), 8)
+    start = log.start_offset(STORE)
+    with monkeypatch.context() as patch, closing(rewriting_task(tmp_path, log)) as task:
+        patch.setattr(Flushes, "_flush", lambda flushes: None)
+        task.open()
+        assert log.start_offset(STORE) == start
+        assert shown(task) == expected(8)
+    with closing(rewriting_task(tmp_path, log)) as task:
+        task.open()
+        assert log.start_offset(STORE) > start
+        assert {record.headers for record in log.read(STORE, log.start_offset(STORE))} == {NEW_HEADERS}
+        assert shown(task) == expected(8)
+
+
+def test_a_flush_that_began_before_the_last_commit_is_not_enough(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed_times(log, range(20))
+    work(old_task(tmp_path, log), 8)
+    move_to, truncate = TaskStore._move_to, log.truncate
+    moved: list[TaskStore] = []
+    persisted: list[bool] = []
+
+    def moved_during_a_flush(store: TaskStore, offset: int) -> None:
+        flushes = store.store.persistence
+        assert isinstance(flushes, Flushes)
+        with monkeypatch.context() as patch:
+            patch.setattr(Flushes, "_flush", lambda flushes: sleep(0.2))
+            assert flushes.begin()
+        move_to(store, offset)
+        moved.append(store)
+
+    def noted(partition: TopicPartition, before_offset: int) -> int:
+        persistence = moved[-1].store.persistence
+        persisted.append(persistence.persisted() == persistence.mark() > 0)
+        return truncate(partition, before_offset)
+
+    monkeypatch.setattr(TaskStore, "_move_to", moved_during_a_flush)
+    monkeypatch.setattr(log, "truncate", noted)
+    with closing(rewriting_task(tmp_path, log)) as task:
+        task.open()
+    assert persisted == [True]
 
 
 # A changelog that only compaction removes records of
