@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import tempfile
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from stores import failpoints
 from stores.strategies.store.transactions import StoreTransactions
@@ -20,16 +23,18 @@ WITHIN_PUT_MANY = "test.within_put_many"
 def was_killed(call: Callable[..., object], *arguments: object) -> bool:
     """Call ``call``, a function of a module, with arguments that can be pickled.
 
-    Returns whether SIGKILL ended its process: False where it returned. Fails if it raised, or did not end in time.
+    Returns whether SIGKILL ended its process: False where it returned. Fails if it raised, or did not end in time. Its
+    temporary files are removed, which a killed process can't do itself.
     """
     ours, theirs = pipe()
-    process = forked(_carry_out, theirs, call, arguments)
-    theirs.close()
-    process.join(DEADLINE_S)
-    if process.exitcode is None:
-        process.kill()
-        process.join()
-        raise AssertionError(f"{call.__name__} did not end in {DEADLINE_S} s")
+    with TemporaryDirectory(prefix="killed-") as temporary:
+        process = forked(_carry_out, theirs, temporary, call, arguments)
+        theirs.close()
+        process.join(DEADLINE_S)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            raise AssertionError(f"{call.__name__} did not end in {DEADLINE_S} s")
     with ours:
         assert process.exitcode in (0, -signal.SIGKILL), ours.recv() if ours.poll() else process.exitcode
     return process.exitcode != 0
@@ -50,7 +55,10 @@ def _stage_in_halves() -> None:
     StoreTransactions._stage_list = staged  # type: ignore[method-assign]
 
 
-def _carry_out(connection: Connection, call: Callable[..., object], arguments: tuple[object, ...]) -> None:
+def _carry_out(
+    connection: Connection, temporary: str, call: Callable[..., object], arguments: tuple[object, ...]
+) -> None:
+    os.environ["TMPDIR"] = tempfile.tempdir = temporary
     try:
         call(*arguments)
     except BaseException:
