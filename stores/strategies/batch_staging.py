@@ -134,7 +134,7 @@ class BatchStaging(Staging):
     def use(self, engine: Engine) -> None:
         super().use(engine)
         if self.batch is not None:
-            # The keys of two data families begin with the byte of their family; those of the last commit do not.
+            # The keys of two data families begin with the byte of their family; those of recent writes do not.
             self.batch.forget_recent()
 
     # Staging

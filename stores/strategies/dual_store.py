@@ -216,7 +216,6 @@ class DualStoreStaging(BatchStaging):
             batch.clear()
 
     def write_at_once(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None]) -> None:
-        self.batch.forget_recent()
         self._write_numbered(layers, meta)
 
     def _write_numbered(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None]) -> None:
