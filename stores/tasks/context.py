@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 
 from stores.changelog.arguments import check_columns, check_record
 from stores.changelog.interface import Changelog, Headers, Producer, Record
-from stores.changelog.partitioners import PARTITIONERS, of_murmur2, partitioner_named
+from stores.changelog.partitioners import PARTITIONERS, all_of_murmur2, of_murmur2, partitioner_named
 from stores.errors import ChangelogError, StoreError
 from stores.interface import TopicPartition
 from stores.records.arrow_serdes import as_list
@@ -298,8 +298,8 @@ class TaskContext:
         if len(targets) == 1 and partitioner is None and self._partitioner in _BY_KEY:
             return {targets[0]: columns} if columns[0] else {}
         places: dict[int, list[int]] = {}
-        for place, key in enumerate(columns[0]):
-            places.setdefault(self._chosen(topic, len(targets), key, partitioner), []).append(place)
+        for place, number in enumerate(self._all_chosen(topic, len(targets), columns[0], partitioner)):
+            places.setdefault(number, []).append(place)
         return {
             targets[number]: [[column[place] for place in some] for column in columns]
             for number, some in places.items()
@@ -354,12 +354,23 @@ class TaskContext:
         targets = self._outputs[topic] = tuple(TopicPartition(topic, number) for number in range(count))
         return targets
 
+    def _all_chosen(
+        self, topic: str, count: int, keys: Sequence[bytes | None], partitioner: OutputPartitioner | str | None
+    ) -> list[int]:
+        """Return the partition of each key of valid outputs that name none. Raises: as ``forward``."""
+        if self._chooses(partitioner) is of_murmur2 and None not in keys:
+            return all_of_murmur2(cast(Sequence[bytes], keys), count)
+        return [self._chosen(topic, count, key, partitioner) for key in keys]
+
+    def _chooses(self, partitioner: OutputPartitioner | str | None) -> OutputPartitioner:
+        chosen_by = self._partitioner if partitioner is None else partitioner
+        return partitioner_named(chosen_by) if isinstance(chosen_by, str) else chosen_by
+
     def _chosen(self, topic: str, count: int, key: bytes | None, partitioner: OutputPartitioner | str | None) -> int:
         """Return the partition of an output that names none. Raises: as ``forward``."""
         if type(key) is not bytes:
             check_record(key, None, -1, ())  # It refuses what is no key.
-        chosen_by = self._partitioner if partitioner is None else partitioner
-        chooses: OutputPartitioner = partitioner_named(chosen_by) if isinstance(chosen_by, str) else chosen_by
+        chooses = self._chooses(partitioner)
         if key is None and chooses in _BY_KEY:
             return self.task_id.partition % count
         number = chooses(key, count)

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from stores.changelog import partitioners
-from stores.changelog.partitioners import PARTITIONERS, murmur2, partitioner_named
+from stores.changelog.partitioners import PARTITIONERS, all_of_murmur2, murmur2, murmur2_of_all, partitioner_named
 from stores.errors import ConfigError
 
 
@@ -58,6 +58,18 @@ def test_a_key_too_long_for_the_cache_is_hashed_in_the_same_way() -> None:
         key = choose.randbytes(size)
         expected = (murmur2(key) & 0x7FFF_FFFF) % 97
         assert [PARTITIONERS["murmur2"](key, 97) for _ in range(2)] == [expected, expected]
+
+
+@pytest.mark.parametrize("count", [1, 31, 32, 100])
+def test_many_keys_are_hashed_as_each_of_them_is(count: int) -> None:
+    """``count`` keys of each length, of which 32 or more are hashed at once: all lengths mixed, and one alone."""
+    choose = Random(count)
+    keys = [choose.randbytes(size) for size in range(70) for _ in range(count)]
+    for some in (choose.sample(keys, len(keys)), keys[-count:], [b"\xff" * 8] * count, []):
+        assert murmur2_of_all(some) == [murmur2(key) for key in some]
+        for partitions in (1, 7):
+            each = [PARTITIONERS["murmur2"](key, partitions) for key in some]
+            assert all_of_murmur2(some, partitions) == each
 
 
 def test_only_short_keys_are_kept_in_the_cache() -> None:

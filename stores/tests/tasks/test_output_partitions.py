@@ -108,6 +108,28 @@ def test_outputs_of_an_undoable_record_are_in_the_partitions_of_their_keys(
     assert partitions_of(log) == {**by_key(), None: {2}}
 
 
+@pytest.mark.parametrize("partitioner", [None, "murmur2", "consistent", lambda key, count: len(key) % count])
+@pytest.mark.parametrize("no_key", [[], [None]])
+def test_many_outputs_are_in_the_partitions_in_which_each_alone_is(
+    tmp_path: Path, log: MemoryChangelog, partitioner: Any, no_key: list[None]
+) -> None:
+    if callable(partitioner) and no_key:
+        partitioner = lambda key, count: len(key or b"") % count  # noqa: E731
+    keys = [*KEYS, *(b"key %03d" % number for number in range(50)), *no_key]
+
+    def at_once(record: Record, context: TaskContext) -> None:
+        context.forward_many("output", keys, [b"%d" % place for place in range(len(keys))], partitioner=partitioner)
+        for place, key in enumerate(keys):
+            context.forward("each", key, b"%d" % place, partitioner=partitioner)
+
+    filled(log, [b"one"])
+    log.create_topic("each", PARTITIONS)
+    run_task(tmp_path, log, at_once)
+    for number in range(PARTITIONS):
+        many, each = (log.read(TopicPartition(topic, number)) for topic in ("output", "each"))
+        assert [record[1:] for record in many] == [record[1:] for record in each]
+
+
 def test_an_output_of_a_punctuator_is_in_the_partition_of_its_key(tmp_path: Path, log: MemoryChangelog) -> None:
     def init(context: TaskContext) -> None:
         def punctuate(timestamp_ms: int) -> None:
